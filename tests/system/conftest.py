@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.upgrades.old import BEFORE_HTTP_API, unpack_source
+from tests.upgrades.old import LAST, unpack_source
 
 from .fleet import Fleet, ForkServer
 from .servers import Server, serving
@@ -64,7 +64,7 @@ def fork_server() -> Iterator[ForkServer]:
 @pytest.fixture(scope="session")
 def last_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory with the code of the last version."""
-    return unpack_source(tmp_path_factory.mktemp("last"), BEFORE_HTTP_API)
+    return unpack_source(tmp_path_factory.mktemp("last"), LAST)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ node runs the same code as ``python -m mainspring serve``, and workers as ``work
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ctypes
 import gc
 import json
@@ -26,10 +25,8 @@ def main() -> None:
     import mainspring.cli.serve
     import mainspring.engines.postgres.engine
     import mainspring.server.build
+    import mainspring.server.serving  # noqa: F401
     from mainspring.cli.main import main as command
-
-    with contextlib.suppress(ModuleNotFoundError):  # earlier versions do not have this module
-        import mainspring.server.serving  # noqa: F401
 
     libc = ctypes.CDLL(None)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

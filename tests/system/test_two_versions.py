@@ -1,18 +1,16 @@
-"""Nodes, workers and clients of the last version beside those of this one.
-
-The last version has no namespaces, tags, logs, kept arguments, records of attempts, operations and tokens.
-"""
+"""Nodes, workers and clients of the last version beside those of this one."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.upgrades.old import with_source
 
-from mainspring import App, ServerError
+from mainspring import App
 from mainspring.api.handlers.pages import rfc3339
 from mainspring.clock import to_us
 
@@ -21,13 +19,12 @@ from .fleet import Fleet, ForkServer
 from .servers import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from contextlib import ExitStack
     from pathlib import Path
 
     from .extension import ExtensionPeer
     from .fleet import FleetNode
-    from .processes import Node
     from .stores import Store
 
 pytestmark = pytest.mark.usefixtures("migrations")
@@ -80,52 +77,59 @@ def end_all(worker: ExtensionPeer, number: int) -> list[bytes]:
     return handles
 
 
-def test_an_old_node_keeps_the_jobs_of_namespaces_and_runs_none(pair: Pair) -> None:
-    of_team, new, old = pair.client(pair.new, "team"), pair.client(pair.new), pair.client(pair.old)
-    team = {of_team.submit_new(b"f", b"team", b"u%d" % number) for number in range(3)}
-    default = {client.submit_new(b"f", b"default", unique) for client, unique in ((new, b"u0"), (old, b"u1"))}
-    old_worker = pair.worker(pair.old, b"f")
-    assert set(end_all(old_worker, 2)) == default
-    assert handles_of(old.call("jobs.list", function="f")) == default
-    of_team.call("schedules.add", name="once", function="f", at=rfc3339(to_us(time.time() + 1)))
+def test_nodes_of_both_versions_run_the_jobs_of_a_namespace_and_fire_its_schedules(pair: Pair) -> None:
+    of_team = {name: pair.client(node, "team") for name, node in (("old", pair.old), ("new", pair.new))}
+    team = {
+        of_team[name].submit_new(b"f", b"team", b"u%d" % number) for number, name in enumerate(("old", "new", "new"))
+    }
+    clients = ((pair.client(pair.new), b"u0"), (pair.client(pair.old), b"u1"))
+    default = {client.submit_new(b"f", b"default", unique) for client, unique in clients}
+    assert set(end_all(pair.worker(pair.old, b"f"), 2)) == default
+    of_team["new"].call("schedules.add", name="once", function="f", at=rfc3339(to_us(time.time() + 1)))
 
     pair.worker(pair.new, b"f", namespace="team").job()
     pair.new.kill()
-    eventually(lambda: old.call("schedules.list")["schedules"][0]["last_at"], "the old node fires the schedule")
+
+    def fired() -> bool:
+        return bool(of_team["old"].call("schedules.history", name="once")["items"])
+
+    eventually(fired, "the old node fires the schedule")
     pair.new = pair.start("new")
-    of_team = pair.client(pair.new, "team")
-    ended = end_all(pair.worker(pair.new, b"f", namespace="team"), 4)
-    (fired,) = set(ended) - team
+    at_new = pair.client(pair.new, "team")
+    old_worker = pair.worker(pair.old, b"f", namespace="team")
+    job = old_worker.job()
+    assert old_worker.settle_as(job, b"succeeded", job.payload) == b"recorded"
+    ended = [job.handle, *end_all(pair.worker(pair.new, b"f", namespace="team"), 3)]
+    (of_schedule,) = set(ended) - team
     assert len(set(ended)) == 4, "each has run once"
-    (run,) = of_team.call("schedules.history", name="once")["items"]
-    assert run["handle"] == fired.decode()
-    listed = of_team.call("jobs.list", function="f")
-    assert handles_of(listed) == set(ended)
-    assert {job["state"] for job in listed["items"]} == {"succeeded"}
-    old_worker.assert_silent()
+    for client in (of_team["old"], at_new):
+        (run,) = client.call("schedules.history", name="once")["items"]
+        assert run["handle"] == of_schedule.decode()
+        listed = client.call("jobs.list", function="f")["items"]
+        assert {job["handle"].encode() for job in listed} == set(ended)
+        assert {job["state"] for job in listed} == {"succeeded"}
 
 
-def handles_of(listed: dict[str, Any]) -> set[bytes]:
-    """Return the handles of listed jobs."""
-    return {job["handle"].encode() for job in listed.get("items") or listed["jobs"]}
-
-
-def test_jobs_remember_what_nodes_of_this_version_have_seen(pair: Pair) -> None:
+def test_jobs_remember_what_nodes_of_both_versions_have_seen(pair: Pair) -> None:
     new, old = pair.client(pair.new), pair.client(pair.old)
     courses = {
-        b"new": ((pair.new, pair.new), [(1, "failed", "new"), (2, "succeeded", "new")]),
-        b"old at the end": ((pair.new, pair.old), [(2, "succeeded", "old")]),
-        b"old at first": ((pair.old, pair.new), [(2, "succeeded", "new")]),
+        b"new": ("new", "new"),
+        b"old at the end": ("new", "old"),
+        b"old at first": ("old", "new"),
     }
-    for function, (nodes, expected) in courses.items():
-        handle, lines = run_twice(pair, function, nodes)
-        attempts = new.call("jobs.attempts", handle=handle)["attempts"]
-        assert [(one["number"], one["outcome"], one["node"]) for one in attempts] == expected
-        assert lines == [f"attempt {number}" for number, node in enumerate(nodes, 1) if node is pair.new]
-        assert new.call("jobs.arguments", handle=handle)["kept"] == (nodes[1] is pair.new)
-        assert old.call("jobs.show", handle=handle)["state"] == "succeeded"
-    tagged = new.call("jobs.list", tag="seen")
-    assert [job["function"].encode() for job in tagged["items"]] == list(reversed(courses))
+    nodes = {"old": pair.old, "new": pair.new}
+    for function, names in courses.items():
+        handle, lines = run_twice(pair, function, [nodes[name] for name in names])
+        assert lines == ["attempt 1", "attempt 2"]
+        for client in (new, old):
+            attempts = client.call("jobs.attempts", handle=handle)["attempts"]
+            found = [(one["number"], one["outcome"], one["node"]) for one in attempts]
+            assert found == [(1, "failed", names[0]), (2, "succeeded", names[1])]
+            assert client.call("jobs.arguments", handle=handle)["kept"]
+            assert client.call("jobs.show", handle=handle)["state"] == "succeeded"
+    for client in (new, old):
+        tagged = client.call("jobs.list", tag="seen")["items"]
+        assert [job["function"].encode() for job in tagged] == list(reversed(courses))
 
 
 def run_twice(pair: Pair, function: bytes, nodes: Sequence[FleetNode]) -> tuple[str, list[str]]:
@@ -137,14 +141,13 @@ def run_twice(pair: Pair, function: bytes, nodes: Sequence[FleetNode]) -> tuple[
         with node.worker(function) as worker:
             job = worker.job()
             assert (job.handle.decode(), job.payload) == (handle, b'{"x": 1}')
-            if node is pair.new:
-                worker.log(job, 1, f"attempt {job.info['attempt']}")
+            worker.log(job, 1, f"attempt {job.info['attempt']}")
             assert worker.settle_as(job, outcome, error={"type": "E", "message": "no"}) == b"recorded"
 
     def lines() -> list[str]:
         return [line["message"] for line in client.call("jobs.logs", handle=handle)["items"]]
 
-    eventually(lambda: len(lines()) >= nodes.count(pair.new), "the lines are stored")
+    eventually(lambda: len(lines()) >= len(nodes), "the lines are stored")
     return handle, lines()
 
 
@@ -186,43 +189,30 @@ app = App()
 def chat() -> str:
     logging.getLogger("shop").warning("by logging")
     job = current_job()
-    if hasattr(job, "log"):
-        job.log.info("by its log")
-        job.progress(1, 2, "half")
-    else:
-        job.progress(1, 2)
+    job.log.info("by its log")
+    job.progress(1, 2, "half")
     return "done"
 """
 
 
-@pytest.fixture
-def server(request: pytest.FixtureRequest, last_source: Path, tmp_path: Path) -> Iterator[tuple[Node, Path]]:
-    """Run a node of one version with a worker of the other; return the node, and the log of the worker."""
+@pytest.mark.parametrize("which", ["old node", "new node"])
+def test_a_worker_and_clients_of_one_version_at_a_node_of_the_other(
+    last_source: Path, tmp_path: Path, which: str
+) -> None:
     (tmp_path / "app.py").write_text(APP)
     old: dict[str, Any] = with_source(last_source, {})
-    of_node, of_worker = (old, {}) if request.param == "old node" else ({}, old)
+    of_node, of_others = (old, {}) if which == "old node" else ({}, old)
     with (
         processes.node("serve", "--gearman", "127.0.0.1:0", "--store", "memory://", cwd=tmp_path, **of_node) as server,
-        processes.node("worker", "app.py", "--server", server.address, cwd=tmp_path, faces=(), **of_worker) as worker,
+        processes.node("worker", "app.py", "--server", server.address, cwd=tmp_path, faces=(), **of_others),
     ):
-        yield server, worker.log
-
-
-@pytest.mark.parametrize("server", ["old node"], indirect=True)
-def test_a_new_worker_and_clients_at_an_old_node_say_that_it_needs_an_update(server: tuple[Node, Path]) -> None:
-    running, log = server
-    with (
-        contextlib.closing(App(running.address)) as app,
-        pytest.raises(ServerError, match="earlier version of Mainspring, update it: this one speaks mainspring/2"),
-    ):
-        app.function("chat").submit()
-    eventually(lambda: "this one speaks mainspring/2" in log.read_text(), "the worker says why it does not start")
-
-
-@pytest.mark.parametrize("server", ["new node"], indirect=True)
-def test_an_old_worker_at_a_new_node_shows_which_version_it_needs(server: tuple[Node, Path]) -> None:
-    running, log = server
-    eventually(lambda: "this node speaks mainspring/2" in log.read_text(), "the worker shows the refusal")
-    with contextlib.closing(App(running.address)) as app:
-        job = app.function("chat").submit()
-        assert app.connections.blocking().call("jobs.show", {"handle": job.handle})["state"] == "pending"
+        to_server = ("--server", server.address)
+        done = json.loads(
+            processes.mainspring("submit", "chat", "--json", *to_server, cwd=tmp_path, **of_others).stdout
+        )
+        assert done["result"] == "done"
+        shown = processes.mainspring("jobs", "show", done["handle"], "--json", *to_server, cwd=tmp_path, **of_others)
+        assert json.loads(shown.stdout)["state"] == "succeeded"
+        with contextlib.closing(App(server.address)) as app:
+            texts = [line.message for line in app.job(done["handle"]).follow()]
+        assert texts == ["by logging", "by its log"]

@@ -1,10 +1,11 @@
-"""The code of earlier versions and their stores, created by `make.py`."""
+"""The code of an earlier version and its stores, created by `make`."""
 
 from __future__ import annotations
 
 import asyncio
 import io
 import lzma
+import os
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -15,12 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 HERE: Final = Path(__file__).parent
-EXCLUDED: Final = (
-    "src/mainspring/engines/zookeeper/[b-z]*",
-    "src/mainspring/engines/zookeeper/*/**",
-    "tests/conformance/suite/**",
-)
-"""A third of the code, which no test runs: the engine without its parser of addresses, and the driver of `scene`."""
+EXCLUDED: Final = ("src/mainspring/engines/zookeeper/[b-z]*",)
+"""The engine of ZooKeeper, which no test of the old code runs, without its parser of addresses."""
 
 
 class Version(NamedTuple):
@@ -36,12 +33,12 @@ class Version(NamedTuple):
 
     @property
     def sqlite(self) -> Path:
-        """A SQLite file after its scene."""
+        """A SQLite file after `scene`."""
         return HERE / f"{self.name}.db.xz"
 
     @property
     def postgres(self) -> Path:
-        """Statements that create a PostgreSQL schema after its scene."""
+        """Statements that create a PostgreSQL schema after `scene`."""
         return HERE / f"{self.name}.sql.xz"
 
     @property
@@ -50,15 +47,11 @@ class Version(NamedTuple):
         return HERE / f"{self.name}-workflows.db.xz"
 
 
-ROUND_2: Final = Version("round-2-start", "ad92843d7cb463ac8b8a21bbedb8e4af35ba35dc")
-"""A version without workflows."""
-WORKFLOW_CORE: Final = Version("workflow-core", "aba5cc5d44da777aa52b140dd7f0e43923aa8b6d")
-"""The last version with the core of workflows alone."""
-BEFORE_HTTP_API: Final = Version("before-http-api", "fad9acaa37c21bf0b67c160f0e2029d165fb2197")
-"""The last version without namespaces, tags, logs, kept arguments, records of attempts, operations and tokens."""
+LAST: Final = Version("last-files", "c0b6ed820960e10930f60d2d1e8262314d51c93c")
+"""The last version with its schema in many files: 18 of SQLite, and 22 of PostgreSQL."""
 
 
-def unpack_source(directory: Path, version: Version = ROUND_2) -> Path:
+def unpack_source(directory: Path, version: Version = LAST) -> Path:
     """Extract old code into a directory, and return the entry for the path of modules."""
     with zipfile.ZipFile(io.BytesIO(unpack(version.source))) as archive:
         assert archive.comment.decode() == version.commit, "the archive's comment is its commit: run make.py again"
@@ -84,6 +77,10 @@ def restore(version: Version, url: str) -> None:
     asyncio.run(execute())
 
 
-def with_source(source: Path, environment: Mapping[str, str]) -> dict[str, str]:
+def with_source(source: Path, environment: Mapping[str, str], *others: Path) -> dict[str, str]:
     """Return an environment in which Python imports the old code."""
-    return {**environment, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {
+        **environment,
+        "PYTHONPATH": os.pathsep.join(map(str, (source, *others))),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }

@@ -1,25 +1,24 @@
 """The scene that a node of an earlier version leaves in a store: jobs in all states, schedules and unfinished fire times.
 
-``make.py`` runs it with that version's source in front: ``python scene.py VERSION STORE``. It ends as a crash does. Its time is
-a fixed hour in 2023, so that due times do not depend on the time of the test.
+`make` runs it with that version's code: ``python scene.py STORE``. It ends as a crash does. Its time is a fixed hour in 2023, so
+that due times do not depend on the time of the test.
 """
 # mypy: ignore-errors
-# The code uses the interfaces of these versions.
+# The code uses the interfaces of that version.
 
 from __future__ import annotations
 
 import os
 import sys
 
-from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.jobs.model import Options, Priority, Retry, State
 from mainspring.jobs.rules import Event
 from mainspring.resources.rules import FunctionLimits, Limits
 from mainspring.resources.store import SaveLimits
 from mainspring.schedules.model import At, Overlap
-from tests.conformance.suite import driver
 from tests.conformance.suite.driver import NOW, Store
 from tests.conformance.suite.scheduling import SECOND, START, Scheduling
+from tests.engines import postgres_engine, sqlite_engine
 
 HOUR = 3600 * SECOND
 
@@ -27,7 +26,7 @@ HOUR = 3600 * SECOND
 def play_jobs(store: Store) -> None:
     """Create jobs, one function for each state."""
     store.submitted(function=b"waiting", payload=b"second")
-    store.submitted(function=b"waiting", payload=b"third", unique=b"third")
+    store.submitted(function=b"waiting", payload=b"third", unique=b"third", options=Options(tags=["seen"]))
     store.submitted(function=b"waiting", payload=b"first", priority=Priority.HIGH)
     store.submitted(function=b"later", state=State.SCHEDULED, due_us=NOW + HOUR)
     store.submitted(function=b"late", expires_us=NOW + SECOND)
@@ -40,17 +39,7 @@ def play_jobs(store: Store) -> None:
     store.end(store.leased(function=b"failed", payload=b"again"), Event.FAIL, error=b'{"type":"E"}')
     store.cancel(store.submitted(function=b"cancelled").id)
     limits = FunctionLimits(b"keyed", commanded=Limits(concurrency=5, concurrency_per_key=1))
-    callbacks = (driver.ignore, driver.ignore) if hasattr(driver, "ignore") else ()
-    store.group(SaveLimits(limits, *callbacks))
-
-
-def play_keys(store: Store) -> None:
-    """Create jobs under names with U+001F, which a later version keeps for the keys of namespaces."""
-    store.submitted(function=b"team\x1fwaits", payload=b"its payload")
-    store.submitted(function=b"team\x1fis unique", unique=b"unique")
-    store.leased(function=b"team\x1fheld")
-    store.end(store.leased(function=b"team\x1fdone"), result=b"its result")
-    store.end(store.leased(function=b"team\x1ffailed", payload=b"again"), Event.FAIL, error=b'{"type":"E"}')
+    store.group(SaveLimits(limits))
 
 
 def play_schedules(s: Scheduling) -> None:
@@ -80,36 +69,12 @@ def play_schedules(s: Scheduling) -> None:
     s.fire("queues")
 
 
-def engine(url: str) -> object:
-    """Return the engine of a store, with the slices of the version if it has these apart."""
-    if url.startswith("postgresql:"):
-        from mainspring.engines.postgres import engine as engine_module
-        from mainspring.engines.postgres import schedules as schedules_module
-
-        return engine_module.PostgresEngine(url, **slices(schedules_module))
-
-    return SqliteEngine(url, **slices(schedules_module))
-
-
-def slices(module: object) -> dict[str, object]:
-    """Return the argument with the slice of schedules; the first version has it in the engine."""
-    found = [
-        value() for name, value in vars(module).items() if name in ("SqliteScheduleSlice", "PostgresScheduleSlice")
-    ]
-    return {"slices": found} if found else {}
-
-
-def main(version: str, url: str) -> None:
+def main(url: str) -> None:
     """Open a store, create the scene, and exit without closing the store."""
-
-    def make() -> object:
-        return engine(url)
-
-    store = Store(make, "old")
+    engine = postgres_engine if url.startswith("postgresql:") else sqlite_engine
+    store = Store(lambda: engine(url), "old")
     play_jobs(store)
-    if version != "round-2-start":
-        play_keys(store)
-    play_schedules(Scheduling(make, store))
+    play_schedules(Scheduling(lambda: engine(url), store))
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""Stores of earlier versions, opened by this one; `scene` has their content."""
+"""A store of an earlier version, migrated and opened by this one; `scene` has its content."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mainspring.cli.stores import migrate
+from mainspring.engines.sqlite.store_file import Update
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, Retry, State
 from mainspring.resources.rules import FunctionLimits, Limits
 from mainspring.resources.store import ListLimits
-from mainspring.workflows.model import Definition, Key
-from mainspring.workflows.requests import Signal
 from tests.conformance.suite.driver import NOW, Make, Store, done
-from tests.conformance.suite.flows import Flows
 from tests.conformance.suite.scheduling import SECOND, Scheduling
 from tests.engines import postgres_engine, sqlite_engine
 
-from .old import BEFORE_HTTP_API, ROUND_2, Version, restore, unpack
+from .old import LAST, restore, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,15 +64,6 @@ FIRE_OUTCOMES = {
 }
 """The outcomes of each schedule's fire times."""
 HELD_JOBS = 4
-KEYS = b"default\x1fteam\x1f"
-"""In the keys of jobs that the later version has stored under names with U+001F: they are in the namespace ``default``."""
-KEY_STATES = {
-    KEYS + b"waits": [State.PENDING],
-    KEYS + b"is unique": [State.PENDING],
-    KEYS + b"held": [State.LEASED],
-    KEYS + b"done": [State.SUCCEEDED],
-    KEYS + b"failed": [State.FAILED],
-}
 
 
 def states(store: Store) -> dict[bytes, list[State]]:
@@ -84,11 +74,11 @@ def states(store: Store) -> dict[bytes, list[State]]:
     return {function: sorted(several) for function, several in found.items()}
 
 
-def take_over(store: Store, version: Version) -> None:
+def take_over(store: Store) -> None:
     """Release the jobs of the old node, which has ended."""
     if store.engine.shared:
         store.end_term(OLD_TERM)
-    assert store.recover() == HELD_JOBS + (version is BEFORE_HTTP_API)
+    assert store.recover() == HELD_JOBS
 
 
 def run_all(s: Scheduling) -> int:
@@ -106,11 +96,6 @@ def run_all(s: Scheduling) -> int:
 class Upgrade:
     """Tests of an old store; a derived class opens it."""
 
-    @pytest.fixture(params=[ROUND_2, BEFORE_HTTP_API], ids=lambda version: version.name)
-    def version(self, request: pytest.FixtureRequest) -> Version:
-        version: Version = request.param
-        return version
-
     @pytest.fixture
     def make(self) -> Make:
         raise NotImplementedError
@@ -124,9 +109,9 @@ class Upgrade:
         finally:
             store.close()
 
-    def test_the_old_content_is_complete(self, s: Scheduling, version: Version) -> None:
+    def test_the_old_content_is_complete(self, s: Scheduling) -> None:
         store = s.store
-        assert states(store) == JOB_STATES | (KEY_STATES if version is BEFORE_HTTP_API else {})
+        assert states(store) == JOB_STATES
         assert {name: s.outcomes(name) for name in FIRE_OUTCOMES} == FIRE_OUTCOMES
         store.counts()
         s.check()
@@ -140,13 +125,12 @@ class Upgrade:
         assert s.stored("paused").state.paused
         assert [entry.deployment.digest for entry in s.declare("shop", b"another")] == [b"another", b"digest"]
 
-    def test_unfinished_jobs_and_fire_times_end_once(self, s: Scheduling, version: Version) -> None:
+    def test_unfinished_jobs_and_fire_times_end_once(self, s: Scheduling) -> None:
         store = s.store
-        has_keys = version is BEFORE_HTTP_API
-        take_over(store, version)
+        take_over(store)
         if store.engine.shared:
             (inbox,) = store.group(ops.DrainInbox())
-            assert inbox.pending == {(b"submitted", 1): 1} | ({(KEYS + b"submitted", 1): 1} if has_keys else {})
+            assert inbox.pending == {(b"submitted", 1): 1}
         woken = store.wake(NOW + 2 * HOUR)
         assert [job.function for job, _ in woken.expired] == [b"late"]
         assert woken.due == {(b"later", 1): 1, (b"retried", 1): 1}
@@ -161,8 +145,7 @@ class Upgrade:
         for failed in [job for job in store.list() if State(job.state) is State.FAILED]:
             assert store.redrive(failed.id).redriven
         s.at(1)
-        submitted = sum(len(store.list(function=function)) for function in (b"submitted", KEYS + b"submitted"))
-        assert run_all(s) == 17 + 4 * has_keys + submitted
+        assert run_all(s) == 17 + len(store.list(function=b"submitted"))
         s.repair()
         assert {name: s.outcomes(name) for name in FIRE_OUTCOMES} == {
             **{name: ["succeeded"] for name in FIRE_OUTCOMES},
@@ -182,62 +165,19 @@ class Upgrade:
         assert store.recover() == 0
         store.counts()
 
-    @pytest.mark.parametrize("version", [BEFORE_HTTP_API], ids=lambda version: version.name, indirect=True)
-    def test_jobs_under_names_with_the_separator_are_reachable_by_their_handles_alone(
-        self, s: Scheduling, version: Version
-    ) -> None:
-        store = s.store
-        take_over(store, version)
-        by_function = {job.function: job for job in store.list()}
-        own, unique = by_function[KEYS + b"waits"], by_function[KEYS + b"is unique"]
-        assert store.claim(b"team\x1fwaits") == [], "a worker of the namespace `team` asks for this key"
-        assert store.group(ops.Find([own.id], namespace="team"), ops.Find([own.id])) == [{}, {own.id: own}]
-        assert store.present(by_function[KEYS + b"done"].id).result == b"its result"
-        of_team, of_default = ((ops.InNamespace(namespace), b"unique") for namespace in ("team", "default"))
-        assert [found and found.id for found in store.find_unique(of_team, of_default)] == [None, unique.id]
-        assert store.cancel(unique.id).before == State.PENDING
-        assert store.redrive(by_function[KEYS + b"failed"].id).redriven
-        (retried,) = store.claim(KEYS + b"failed")
-        assert retried.payload == b"again"
-        assert store.settle(done(retried)) == set()
-        assert states(store) | {unique.function: [State.CANCELLED], retried.function: [State.SUCCEEDED]} == states(
-            store
-        )
-        store.counts()
-
 
 class TestSqlite(Upgrade):
     @pytest.fixture
-    def make(self, version: Version, tmp_path: Path) -> Make:
+    def make(self, tmp_path: Path) -> Make:
         path = tmp_path / "jobs.db"
-        path.write_bytes(unpack(version.sqlite))
-        return lambda: sqlite_engine(path)
-
-    def test_old_jobs_become_runs_beside_other_jobs_and_schedules(self, s: Scheduling, version: Version) -> None:
-        store = s.store
-        take_over(store, version)
-        flows = Flows(store)
-        flows.define(Definition("waiting"), Definition("later"))
-        assert flows.begin_waiting(function=b"waiting") == 3
-        inputs = {run: flows.history(run)[0].input for run in flows.list()}  # type: ignore[union-attr]
-        assert sorted(inputs.values()) == [b"first", b"second", b"third"]
-        assert flows.show(Key(workflow_id="third")) is not None
-        (later,) = store.list(function=b"later")
-        assert flows.signal(Signal(Key(job=later.id), "go", b""))[0].verdict == "recorded"
-        for run in inputs:
-            activity = flows.held_activity(run)
-            flows.fuse(run, activity, flows.close())
-        store.reopen("new")
-        assert store.recover() == 0
-        flows.running(later.id, flows.timer(1))
-        s.attend()
-        assert run_all(s) > 0
-        s.check()
-        flows.check()
+        path.write_bytes(unpack(LAST.sqlite))
+        assert migrate(store=f"sqlite:///{path}") == 0
+        return lambda: sqlite_engine(path, update=Update(allowed=False))
 
 
 class TestPostgres(Upgrade):
     @pytest.fixture
-    def make(self, version: Version, database: str) -> Make:
-        restore(version, database)
-        return lambda: postgres_engine(database)
+    def make(self, database: str) -> Make:
+        restore(LAST, database)
+        assert migrate(store=database) == 0
+        return lambda: postgres_engine(database, migrate=False)

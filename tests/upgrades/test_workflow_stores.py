@@ -1,6 +1,6 @@
-"""Stores of earlier versions: their runs in flight end in this one.
+"""A store of an earlier version: its runs in flight end in this one.
 
-`workflow_program` has the runs, and `make_workflows` their states.
+`workflow_program` has the runs, and `workflow_scene` their states.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mainspring.server.node import Shutdown
 from mainspring.server.settings import ServerSettings, parse_store
 
 from . import workflow_program as program
-from .old import BEFORE_HTTP_API, WORKFLOW_CORE, Version, unpack
+from .old import LAST, unpack
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,13 +83,10 @@ async def end_all(directory: Path) -> dict[str, Any]:
     return outcomes
 
 
-@pytest.mark.parametrize("version", [WORKFLOW_CORE, BEFORE_HTTP_API], ids=lambda version: version.name)
-def test_runs_in_flight_end_in_the_new_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: Version
-) -> None:
+def test_runs_in_flight_end_in_the_new_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     did: list[tuple[str, int]] = []
     monkeypatch.setattr(program, "did", did)
-    (tmp_path / "store.db").write_bytes(unpack(version.workflows))
+    (tmp_path / "store.db").write_bytes(unpack(LAST.workflows))
     outcomes = asyncio.run(end_all(tmp_path))
     assert {name: outcomes[name] for name in program.RESULTS} == program.RESULTS
     assert outcomes["closed"] == program.RESULTS["receives"]

@@ -1,6 +1,6 @@
-"""The workflows of a store of an earlier version: `make_workflows` starts their runs, and `test_workflow_stores` ends them.
+"""The workflows of a store of an earlier version: `workflow_scene` starts their runs, and `test_workflow_stores` ends them.
 
-Earlier versions of Mainspring run it, too.
+That version of Mainspring runs it, too.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ async def connect(dsn: str, schema: str = "mainspring") -> asyncpg.Connection[as
 
 
 def test_migrations_are_numbered_without_gaps() -> None:
-    assert list(range(1, VERSION + 1)) == ALL
-    assert all(migration.compatible_from <= migration.number for migration in MIGRATIONS)
+    assert list(range(ALL[0], VERSION + 1)) == ALL
+    assert all(ALL[0] <= migration.compatible_from <= migration.number for migration in MIGRATIONS)
 
 
 def test_nodes_that_start_at_once_apply_each_migration_once(database: str) -> None:
@@ -68,6 +68,27 @@ def test_a_name_of_a_schema_may_be_any(database: str) -> None:
             assert await prepare(connection, schema) == ALL
             assert await prepare(connection, schema) == []
             connection.terminate()
+
+    asyncio.run(test())
+
+
+def test_nodes_of_the_next_version_upgrade_a_store_beside_this_one(database: str) -> None:
+    async def test() -> None:
+        newer = Migration(
+            VERSION + 1, VERSION, "ALTER TABLE jobs ADD COLUMN more int; CREATE TABLE brand_new (number int)"
+        )
+        async with node(database) as one:
+            jobs = await one.submitted()
+            connections = await asyncio.gather(*(connect(database) for _ in range(3)))
+            upgrades = (
+                prepare(connection, "mainspring", migrations=[*MIGRATIONS, newer]) for connection in connections
+            )
+            assert sorted(await asyncio.gather(*upgrades)) == [[], [], [VERSION + 1]]
+            jobs += await one.submitted()
+            async with node(database, "n2") as two:
+                assert set(await two.find(*(job.id for job in jobs))) == {job.id for job in jobs}
+            for connection in connections:
+                connection.terminate()
 
     asyncio.run(test())
 
@@ -117,6 +138,37 @@ def test_an_older_schema_is_refused_where_it_may_not_be_changed(database: str) -
     asyncio.run(test())
 
 
+def test_a_schema_before_the_first_migration_is_refused(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one:
+            await one.submitted()
+        async with session(database) as other:
+            await other.execute(f"DELETE FROM migrations WHERE number >= {ALL[0]}")
+            for apply in (False, True):
+                with pytest.raises(
+                    StoreForeignError, match=rf"version {ALL[0] - 1}, .*`mainspring migrate` of an earlier"
+                ):
+                    async with node(database, migrate=apply):
+                        pass
+            assert await other.fetchval("SELECT max(number) FROM migrations") == ALL[0] - 1
+
+    asyncio.run(test())
+
+
+def test_a_new_store_has_the_numbers_of_all_versions(database: str) -> None:
+    """So a node of the version before, which has the same schema in several files, applies none of them."""
+
+    async def test() -> None:
+        connection = await connect(database)
+        await prepare(connection, "mainspring")
+        rows = await connection.fetch("SELECT number, compatible_from FROM migrations ORDER BY number")
+        assert [row["number"] for row in rows] == list(range(1, VERSION + 1))
+        assert {row["compatible_from"] for row in rows[: ALL[0]]} == {ALL[0]}
+        connection.terminate()
+
+    asyncio.run(test())
+
+
 def test_a_migration_lets_others_by_while_it_waits_for_a_table(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(migrate, "LOCK_TIMEOUT", "50ms")
 
@@ -144,30 +196,34 @@ def test_a_migration_lets_others_by_while_it_waits_for_a_table(database: str, mo
     asyncio.run(test())
 
 
-WITH_PLAIN_INDEXES = 16
-"""The last version of the schema whose migrations may create an index in a transaction on a table with rows."""
-
-
 def test_an_index_on_a_table_with_rows_is_created_concurrently() -> None:
-    for migration in MIGRATIONS[WITH_PLAIN_INDEXES:]:
+    for migration in MIGRATIONS[1:]:
         own = set(re.findall(r"CREATE TABLE (\w+)", migration.text))
         indexed = set(re.findall(r"CREATE (?:UNIQUE )?INDEX \w+ ON (\w+)", migration.text))
         assert indexed <= own, f"migration {migration.number} stops the writes of running nodes"
         assert not (migration.is_transaction and "CONCURRENTLY" in migration.text)
 
 
-CONCURRENT = [migration.number for migration in MIGRATIONS if not migration.is_transaction]
+CONCURRENT = Migration(
+    VERSION + 1,
+    VERSION,
+    "DROP INDEX CONCURRENTLY IF EXISTS more;\nCREATE INDEX CONCURRENTLY more ON audit (namespace, object);\n",
+    is_transaction=False,
+)
+"""An interrupted attempt leaves an invalid index, which the next one drops."""
 INVALID = "SELECT count(*) FROM pg_index WHERE indrelid = 'audit'::regclass AND NOT indisvalid"
 
 
 def test_nodes_write_while_an_index_is_built_and_an_interrupted_one_is_built_again(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as slow, session(database) as other:
-            await other.execute(f"DROP INDEX audit_objects; DELETE FROM migrations WHERE number = {CONCURRENT[0]}")
+            migrations = [*MIGRATIONS, CONCURRENT]
             for is_interrupted in (True, False):
                 await slow.execute("BEGIN; INSERT INTO audit (namespace, what, act) VALUES ('n', 'w', '')")
                 connections = [await connect(database) for _ in range(2)]
-                building = [asyncio.ensure_future(prepare(one, "mainspring")) for one in connections]
+                building = [
+                    asyncio.ensure_future(prepare(one, "mainspring", migrations=migrations)) for one in connections
+                ]
 
                 async def waits() -> bool:
                     return bool(await other.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
@@ -182,12 +238,12 @@ def test_nodes_write_while_an_index_is_built_and_an_interrupted_one_is_built_aga
                 if is_interrupted:
                     assert await other.fetchval(INVALID) == 1
                 else:
-                    assert sorted(await asyncio.gather(*building)) == [[], CONCURRENT[:1]]
+                    assert sorted(await asyncio.gather(*building)) == [[], [CONCURRENT.number]]
                     assert await connections[0].fetchval("SHOW lock_timeout") == "2s"
                 for connection in connections:
                     connection.terminate()
             assert await other.fetchval(INVALID) == 0
-            assert await other.fetchval("SELECT count(*) FROM pg_indexes WHERE indexname = 'audit_objects'") == 1
+            assert await other.fetchval("SELECT count(*) FROM pg_indexes WHERE indexname = 'more'") == 1
 
     asyncio.run(asyncio.wait_for(test(), 60))
 

@@ -1,9 +1,9 @@
-"""The migrations give exactly the schema in this file."""
+"""The migrations give exactly the schema in this file, and a file of another version is updated or refused."""
 
 from __future__ import annotations
 
 import asyncio
-from importlib.resources import files
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import apsw
@@ -12,18 +12,17 @@ from tests.conformance.suite.driver import Store
 from tests.conformance.suite.scheduling import Scheduling
 from tests.engines import sqlite_engine
 
-from mainspring.access.audit import ListActs, RecordActs, object_number, row_of
-from mainspring.access.caller import Act
-from mainspring.access.store import SweepAccess
 from mainspring.engines.sqlite import store_file
 from mainspring.errors import StoreForeignError
 from mainspring.ids import NodeId
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("migrations")
-GOLDEN = {
+Column = tuple[str, str, int, str | None, int]
+GOLDEN: dict[str, list[Column]] = {
     "audit": [
         ("number", "INTEGER", 0, None, 1),
         ("at_us", "INTEGER", 1, None, 0),
@@ -243,32 +242,57 @@ def deliver(then: object) -> None:
     raise AssertionError("nothing is committed here")
 
 
-def test_the_migrations_make_the_golden_schema(tmp_path: Path) -> None:
-    path = tmp_path / "jobs.db"
-    engine = sqlite_engine(path)
-    asyncio.run(engine.open(NodeId("n1"), deliver))
-    asyncio.run(engine.close())
+MORE = "CREATE INDEX more ON jobs (more) WHERE state = 1"
+
+
+def assert_golden(
+    path: Path,
+    number: int = store_file.SCHEMA_VERSION,
+    columns: Mapping[str, Column] = MappingProxyType({}),
+    indexes: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Assert that a file has the schema that is written here, with one more column of some tables, and more indexes."""
     connection = apsw.Connection(str(path))
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY 1")]
-    columns = {
+    found = {
         table: [row[1:] for row in connection.execute(f"SELECT * FROM pragma_table_info('{table}')")]
         for table in tables
     }
-    indexes = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql NOT NULL"))
+    found_indexes = dict(
+        connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql NOT NULL")
+    )
+    triggers = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")]
     strict = list(connection.execute("SELECT name, strict FROM pragma_table_list WHERE schema = 'main'"))
     ((version,),) = connection.execute("PRAGMA user_version")
     ((application,),) = connection.execute("PRAGMA application_id")
     ((mode,),) = connection.execute("PRAGMA journal_mode")
     connection.close()
-    assert columns == GOLDEN
-    assert indexes == INDEXES
+    assert found == GOLDEN | {table: [*GOLDEN[table], column] for table, column in columns.items()}
+    assert found_indexes == {**INDEXES, **indexes}
+    assert triggers == ["untag"]
     assert {name for name, is_strict in strict if is_strict} == set(GOLDEN)
-    assert (version, application, mode) == (store_file.SCHEMA_VERSION, store_file.APPLICATION_ID, "wal")
+    assert (version, application, mode) == (number, store_file.APPLICATION_ID, "wal")
+
+
+def with_version(path: Path, version: int) -> None:
+    """Create a store, and give it another number of its schema."""
+    store_file.migrate_file(path)
+    connection = apsw.Connection(str(path))
+    connection.execute(f"PRAGMA user_version={version}").fetchall()
+    connection.close()
+
+
+def test_a_new_file_has_the_golden_schema(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    engine = sqlite_engine(path)
+    asyncio.run(engine.open(NodeId("n1"), deliver))
+    asyncio.run(engine.close())
+    assert_golden(path)
 
 
 def test_there_is_a_migration_to_every_version() -> None:
-    names = [file.name for file in files("mainspring.engines.sqlite").joinpath("migrations").iterdir()]
-    assert sorted(names) == [f"{number:04}.sql" for number in range(1, store_file.SCHEMA_VERSION + 1)]
+    names = sorted(file.name for file in store_file.MIGRATIONS.iterdir())
+    assert names == [f"{number:04}.sql" for number in range(store_file.FIRST_SCHEMA, store_file.SCHEMA_VERSION + 1)]
 
 
 def test_a_migration_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,70 +306,38 @@ def test_a_migration_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pyte
         patch.setattr(store_file, "update_schema", broken)
         with pytest.raises(RuntimeError):
             asyncio.run(sqlite_engine(path).open(NodeId("n1"), deliver))
-    test_the_migrations_make_the_golden_schema(tmp_path)
+    test_a_new_file_has_the_golden_schema(tmp_path)
 
 
 def test_a_newer_schema_is_refused_untouched(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
-    engine = sqlite_engine(path)
-    asyncio.run(engine.open(NodeId("n1"), deliver))
-    asyncio.run(engine.close())
-    connection = apsw.Connection(str(path))
-    connection.execute(f"PRAGMA user_version={store_file.SCHEMA_VERSION + 1}").fetchall()
-    connection.close()
+    with_version(path, store_file.SCHEMA_VERSION + 1)
     before = path.read_bytes()
     with pytest.raises(StoreForeignError, match="newer Mainspring"):
         asyncio.run(sqlite_engine(path).open(NodeId("n1"), deliver))
     assert path.read_bytes() == before
 
 
-def test_acts_of_a_file_without_the_numbers_of_their_objects_are_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, store_file.FIRST_SCHEMA - 1])
+def test_a_schema_before_the_first_file_is_refused_untouched(tmp_path: Path, version: int) -> None:
     path = tmp_path / "jobs.db"
-    acts = [Act("jobs.cancel", "ann", name) for name in ("mine", "other", "mine")]
-    connection = apsw.Connection(str(path))
-    connection.execute(f"PRAGMA application_id={store_file.APPLICATION_ID}").fetchall()
-    connection.execute("PRAGMA journal_mode=WAL").fetchall()
-    migrations = files("mainspring.engines.sqlite").joinpath("migrations")
-    for number in range(1, 18):
-        connection.execute(migrations.joinpath(f"{number:04}.sql").read_text("utf-8"))
-    for namespace, what, _, data in map(row_of, acts):
-        connection.execute(
-            "INSERT INTO audit (at_us, namespace, what, act) VALUES (1, ?, ?, ?)", (namespace, what, data)
-        )
-    connection.execute("PRAGMA user_version=17").fetchall()
-    connection.close()
-    store = Store(lambda: sqlite_engine(path))
-    try:
-        store.group(RecordActs(acts))
-        found = store.read(ListActs(object="mine")).items
-        assert [(recorded.number, recorded.act) for recorded in found] == [(at, acts[0]) for at in (6, 4, 3, 1)]
-        assert store.group(SweepAccess(0, 0)) == [0]
-        assert store.read(ListActs(object="mine")).items == found
-    finally:
-        store.close()
-    numbers = apsw.Connection(str(path)).execute("SELECT object FROM audit ORDER BY number").fetchall()
-    assert numbers == [(object_number(act.object),) for act in acts * 2]
+    with_version(path, version)
+    before = path.read_bytes()
+    with pytest.raises(StoreForeignError, match=f"has schema {version}, .*`mainspring migrate` of an earlier version"):
+        asyncio.run(sqlite_engine(path).open(NodeId("n1"), deliver))
+    assert path.read_bytes() == before
 
 
-def test_a_file_of_every_earlier_version_is_brought_up_to_date(tmp_path: Path) -> None:
+def test_a_file_of_the_first_schema_is_brought_up_to_date(tmp_path: Path, upgrade: Callable[[], int]) -> None:
     path = tmp_path / "jobs.db"
-    connection = apsw.Connection(str(path))
-    connection.execute(f"PRAGMA application_id={store_file.APPLICATION_ID}").fetchall()
-    connection.execute("PRAGMA journal_mode=WAL").fetchall()
-    connection.execute(files("mainspring.engines.sqlite").joinpath("migrations/0001.sql").read_text("utf-8"))
-    connection.execute("INSERT INTO functions VALUES (1, 'default', x'66')")
-    connection.execute("INSERT INTO terms VALUES (7, 'n1')")
-    connection.execute(
-        "INSERT INTO jobs (id, function, state, priority, created_us, payload) VALUES (7000000000001, 1, 1, 1, 5, x'70')"
-    )
-    connection.execute("INSERT INTO counts VALUES (1, 1, 1, 1)")
-    connection.execute("PRAGMA user_version=1").fetchall()
-    connection.close()
+    store = Store(lambda: sqlite_engine(path))
+    store.submitted(payload=b"p")
+    store.close()
+    number = upgrade()
     store = Store(lambda: sqlite_engine(path))
     try:
-        assert store.term == 8
         (job,) = store.claim()
-        assert (job.id, job.payload) == (7_000_000_000_001, b"p")
+        assert job.payload == b"p"
         scheduling = Scheduling(lambda: sqlite_engine(path), store)
         scheduling.add("a")
         scheduling.fire()
@@ -354,4 +346,10 @@ def test_a_file_of_every_earlier_version_is_brought_up_to_date(tmp_path: Path) -
         store.counts()
     finally:
         store.close()
-    test_the_migrations_make_the_golden_schema(tmp_path)
+    assert_golden(path, number, {"jobs": ("more", "INTEGER", 1, "7", 0)}, {"more": MORE})
+
+
+def test_a_new_file_gets_all_migrations(tmp_path: Path, upgrade: Callable[[], int]) -> None:
+    number = upgrade()
+    assert store_file.migrate_file(tmp_path / "jobs.db") == list(range(store_file.FIRST_SCHEMA, number + 1))
+    assert_golden(tmp_path / "jobs.db", number, {"jobs": ("more", "INTEGER", 1, "7", 0)}, {"more": MORE})

@@ -17,23 +17,23 @@ from mainspring.engines.sqlite.store_file import migrate_file
 from mainspring.errors import StoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     MonkeyPatch = pytest.MonkeyPatch
 
 pytestmark = pytest.mark.usefixtures("migrations")
-NOW = store_file.SCHEMA_VERSION
-OLD = NOW - 1
+OLD = store_file.SCHEMA_VERSION
+NOW = OLD + 1
 
 
 @pytest.fixture
-def old(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
+def old(tmp_path: Path, upgrade: Callable[[], int]) -> Path:
     """A store of the version before."""
     path = tmp_path / "jobs.db"
-    with monkeypatch.context() as patch:
-        patch.setattr(store_file, "SCHEMA_VERSION", OLD)
-        migrate_file(path)
+    migrate_file(path)
     path.chmod(0o600)
+    upgrade()
     return path
 
 
@@ -99,7 +99,7 @@ def test_a_new_store_is_created_without_a_copy(tmp_path: Path) -> None:
     path = tmp_path / "new.db"
     with capture_logs() as lines:
         prepare(path, store_file.Update(allowed=False))
-    assert version(path) == NOW
+    assert version(path) == OLD
     assert (lines, copies(path)) == ([], [])
 
 
@@ -134,12 +134,12 @@ def test_a_failed_update_leaves_the_store_and_no_copy(old: Path, monkeypatch: Mo
         connection.execute("DROP TABLE jobs")
         raise apsw.FullError("database or disk is full")
 
-    monkeypatch.setattr(store_file, "update_schema", fail)
-    for _ in range(2):
-        with pytest.raises(StoreError):
-            migrate_file(old)
+    with monkeypatch.context() as patch:
+        patch.setattr(store_file, "update_schema", fail)
+        for _ in range(2):
+            with pytest.raises(StoreError):
+                migrate_file(old)
     assert (version(old), copies(old)) == (OLD, []), "restarts do not fill the disk with copies"
-    monkeypatch.undo()
     migrate_file(old)
     assert version(old) == NOW
 

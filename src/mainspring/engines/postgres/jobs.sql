@@ -96,7 +96,7 @@ SELECT count(*), array_agg(id) FILTER (WHERE waited),
     CASE WHEN count(*) < cardinality($1::bigint[]) THEN array_agg(term) END
 FROM gone;
 
--- Both in one, with the fence and the journal: migrations/0014.sql.
+-- Both in one, with the fence and the journal: the function `usual_2` of the schema.
 -- name: fast_path
 SELECT usual_2($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26,
     $27, $28, $29, $30, $31, $32, $33, $34, $35);

@@ -1,8 +1,9 @@
 """The schema: its numbered files, and the rights of roles that submit in their own transactions.
 
-A file is applied once, in one transaction, under a lock that all nodes share. It begins with ``-- compatible from: N``: nodes
-that have migrations up to N can share the store with it. So a new version and the one before it run side by side during a
-rolling upgrade; only older nodes are refused.
+The first file creates the oldest schema that this version can open, and each later one changes it. A file is applied once, in
+one transaction, under a lock that all nodes share. It begins with ``-- compatible from: N``: nodes that have migrations up to N
+can share the store with it. So a new version and the one before it run side by side during a rolling upgrade; only older nodes
+are refused.
 
 With a second line ``-- outside of a transaction``, each statement of the file is run for itself. This is for CREATE INDEX
 CONCURRENTLY: a plain CREATE INDEX on a table with many rows would stop the writes of running nodes meanwhile. If such a
@@ -102,10 +103,10 @@ async def prepare(
     """Upgrade a schema, and return the numbers of the migrations that were applied.
 
     ``connection`` has the schema as its search path. With ``apply=False`` nothing is changed. Raises StoreForeignError if the
-    schema is newer and not compatible, and StoreError if it is older and may not be changed.
+    schema is newer and not compatible, or older than the first migration, and StoreError if it is older and may not be changed.
     """
     applied = await _applied(connection, schema)
-    _refuse_newer(schema, applied, migrations)
+    _refuse_foreign(schema, applied, migrations)
     missing = [migration for migration in migrations if migration.number not in applied]
     if missing and not apply:
         raise StoreError(
@@ -130,7 +131,13 @@ async def _applied(connection: Connection[Record], schema: str) -> dict[int, int
     return {number: compatible for number, compatible in rows}  # noqa: C416 - pairs of Any
 
 
-def _refuse_newer(schema: str, applied: dict[int, int], migrations: list[Migration]) -> None:
+def _refuse_foreign(schema: str, applied: dict[int, int], migrations: list[Migration]) -> None:
+    first = migrations[0].number
+    if applied and first not in applied:
+        raise StoreForeignError(
+            f"the schema {schema!r} is at version {max(applied)}, and this version of Mainspring opens {first} and later: "
+            "update it with `mainspring migrate` of an earlier version, or name another schema with ?schema=… in its address"
+        )
     version = migrations[-1].number
     needed = max((compatible for number, compatible in applied.items() if number > version), default=0)
     if needed > version:
@@ -148,7 +155,7 @@ async def _apply(
         try:
             async with _locked(connection, schema):
                 applied = await _applied(connection, schema)
-                _refuse_newer(schema, applied, migrations)
+                _refuse_foreign(schema, applied, migrations)
                 if migration.number in applied:
                     return False
                 if migration.is_transaction:

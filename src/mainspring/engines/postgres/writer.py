@@ -19,7 +19,7 @@ another node, each unique is free. Outcomes and counts follow from that. Otherwi
 step, and so
 do the groups of the next second, since joins come in series (`FastPathBackoff`).
 
-A function of the schema does it (`migrations/0014.sql`). Only an error undoes the writes that precede a failed guard, and an
+A function of the schema does it (`usual_2`). Only an error undoes the writes that precede a failed guard, and an
 error that ends a statement appears in the database's log; so the function catches its own. To check first would cost another
 round trip for each group, as would a ROLLBACK in place of the error, and could be overtaken; to keep the valid part of a group
 would need counts that depend on it.

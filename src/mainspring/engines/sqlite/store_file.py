@@ -188,6 +188,10 @@ APPLICATION_ID = 0x4D535052
 """``MSPR`` in the header of a file: it is Mainspring's."""
 
 SCHEMA_VERSION = 18
+FIRST_SCHEMA = 18
+"""The oldest version of the schema that can be opened, in one file."""
+MIGRATIONS = files(__package__).joinpath("migrations")
+"""A file for `FIRST_SCHEMA`, and one for each later version with what it changes."""
 CACHE_BYTES = 48 * 2**20
 Synchronous = Literal["full", "normal"]
 
@@ -263,6 +267,8 @@ def prepare(
     ((version,),) = connection.execute("PRAGMA user_version")
     if version > SCHEMA_VERSION:
         raise transaction.newer(path, version, SCHEMA_VERSION)
+    if 0 < version < FIRST_SCHEMA:
+        raise transaction.too_old(path, version, FIRST_SCHEMA)
     if 0 < version < SCHEMA_VERSION and not update.allowed:
         raise StoreError(
             f"the schema of {path} is at version {version}, and this version of Mainspring needs {SCHEMA_VERSION}: "
@@ -373,10 +379,15 @@ def lay_out_log(connection: apsw.Connection, path: Path) -> None:
         return  # without it, commits are only slower
 
 
+def missing_migrations(version: int) -> range:
+    """Return the numbers of the files between a version of the schema, 0 for a new file, and the present one."""
+    return range(max(version + 1, FIRST_SCHEMA), SCHEMA_VERSION + 1)
+
+
 def update_schema(connection: apsw.Connection, version: int) -> None:
     """Upgrade the schema from a version to the present one, inside the caller's transaction."""
-    for number in range(version + 1, SCHEMA_VERSION + 1):
-        connection.execute(files(__package__).joinpath(f"migrations/{number:04}.sql").read_text("utf-8"))
+    for number in missing_migrations(version):
+        connection.execute(MIGRATIONS.joinpath(f"{number:04}.sql").read_text("utf-8"))
     connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}").fetchall()
 
 
@@ -513,7 +524,7 @@ def migrate_file(path: Path, *, copied: bool = True) -> list[int]:
         raise transaction.explain(error, path) from error
     finally:
         lock.release()
-    return list(range(version + 1, SCHEMA_VERSION + 1))
+    return list(missing_migrations(version))
 
 
 REPORTED_GROWTH = 4

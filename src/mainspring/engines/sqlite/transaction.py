@@ -171,6 +171,14 @@ def newer(path: Path, version: int, supported: int) -> StoreForeignError:
     )
 
 
+def too_old(path: Path, version: int, first: int) -> StoreForeignError:
+    """Return the error for a file with a schema that no migration of this version begins with."""
+    return StoreForeignError(
+        f"{path} has schema {version}, and this version of Mainspring opens {first} and later: update it with "
+        "`mainspring migrate` of an earlier version, or name another file with --store"
+    )
+
+
 Row = tuple[Any, ...]
 
 _LEASED = int(State.LEASED)
