@@ -32,6 +32,7 @@ from mainspring.engines.postgres.connections import OvertakenError
 from mainspring.engines.postgres.lists import look_up
 from mainspring.engines.postgres.submitting import store
 from mainspring.engines.sql.schedules import ScheduleRows, ScheduleSlice, fires_of
+from mainspring.engines.sql.statements import SqlGround
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs.slices import of_kind, settled_keys
 from mainspring.schedules import store as ops
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from mainspring.engines.sql.statements import Statements
     from mainspring.jobs.model import Job
     from mainspring.jobs.owners import Notice
-    from mainspring.jobs.slices import JobLifecycle
     from mainspring.jobs.store import Found
     from mainspring.schedules.model import Fire, ScheduleState
     from mainspring.storage.engine import Operation, Plan
@@ -163,34 +163,14 @@ class CatalogueCache:
         return schedule is not None and (name in self._leaders or bool(schedule.unique) or self.catalogue.queues(name))
 
 
-class PostgresGround:
-    """``jobs.slices.Ground``."""
+class PostgresGround(SqlGround):
+    """``jobs.slices.SliceTransaction``."""
 
-    def __init__(self, tx: Transaction) -> None:
-        self._tx = tx
-
-    @property
-    def lifecycle(self) -> JobLifecycle:
-        assert self._tx.lifecycle is not None, "a node with slices provides the ids of its jobs"
-        return self._tx.lifecycle
-
-    @property
-    def term(self) -> int:
-        return self._tx.term
-
-    def node(self, term: int) -> str:
-        """Return the node of a term, if it is cached; the terms of followed ends must be."""
-        return self._tx.nodes.get(term, "")
+    _tx: Transaction
 
     async def meet(self, terms: Iterable[int]) -> None:
         """Load the nodes of these terms."""
         await self._tx.nodes.load(term * TERM_SPAN for term in terms if term)
-
-    def after_commit(self, function: Callable[[], object]) -> None:
-        self._tx.after_commit(function)
-
-    def after_rollback(self, function: Callable[[], object]) -> None:
-        self._tx.after_rollback(function)
 
     async def submit(self, new: list[Job]) -> dict[int, Found]:
         return await store(self._tx, new, [0] * len(new)) if new else {}

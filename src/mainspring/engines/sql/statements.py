@@ -21,6 +21,7 @@ from mainspring.storage.engine import Operation, Query, statements_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from mainspring.jobs.slices import JobLifecycle
     from mainspring.storage.engine import Meter
 
 LARGEST: Final = 2**63 - 1
@@ -64,6 +65,35 @@ class Transaction(Protocol):
 
     async def load_nodes(self, ids: Iterable[int]) -> None:
         """Load the nodes of these jobs' terms; call it before a job or its number is returned: handles need both."""
+
+
+class SqlGround:
+    """``jobs.slices.SliceTransaction``, but for jobs."""
+
+    def __init__(self, tx: Any) -> None:
+        self._tx = tx
+
+    @property
+    def lifecycle(self) -> JobLifecycle:
+        lifecycle: JobLifecycle | None = self._tx.lifecycle
+        assert lifecycle is not None, "a node with slices provides the ids of its jobs"
+        return lifecycle
+
+    @property
+    def term(self) -> int:
+        term: int = self._tx.term
+        return term
+
+    def node(self, term: int) -> str:
+        """Return the node of a term, if it is known; the terms of followed ends must be."""
+        node: str = self._tx.nodes.get(term, "")
+        return node
+
+    def after_commit(self, function: Callable[[], object]) -> None:
+        self._tx.commits.append(function)
+
+    def after_rollback(self, function: Callable[[], object]) -> None:
+        self._tx.rollbacks.append(function)
 
 
 Handler: TypeAlias = Callable[[Any, Sequence[Any]], Coroutine[Any, Any, Sequence[Any]]]

@@ -10,12 +10,13 @@ from msgspec.structs import replace
 from mainspring.bulk.store import BulkUnit
 from mainspring.engines.sql.bulk import BulkRows, BulkSlice
 from mainspring.engines.sql.schedules import ScheduleRows, ScheduleSlice
-from mainspring.engines.sqlite import jobs, transaction
-from mainspring.engines.sqlite import jobs as sqlite_jobs
+from mainspring.engines.sql.statements import SqlGround
+from mainspring.engines.sqlite import jobs
 from mainspring.engines.sqlite.queries import near
 from mainspring.engines.sqlite.statements import SQL, synchronous
+from mainspring.engines.sqlite.transaction import stored_jobs
 from mainspring.jobs import rules
-from mainspring.jobs.model import RUNS, UNREADABLE_OPTIONS, read_options
+from mainspring.jobs.model import RUNS, UNREADABLE_OPTIONS, decode_options, read_options
 from mainspring.jobs.owners import Ended, note
 from mainspring.jobs.rules import Event
 from mainspring.jobs.store import RequestStop, Submit, Withdrawn
@@ -27,9 +28,8 @@ from mainspring.schedules.unit import ScheduleUnit
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from mainspring.engines.sqlite.transaction import Transaction
-    from mainspring.jobs.model import Job, StopRequest
-    from mainspring.jobs.slices import JobLifecycle
+    from mainspring.engines.sqlite.transaction import Row, Transaction
+    from mainspring.jobs.model import Job, Options, StopRequest
     from mainspring.jobs.store import Found
     from mainspring.queries import JobFilter
     from mainspring.schedules.reconcile import Stored
@@ -37,183 +37,105 @@ if TYPE_CHECKING:
     from mainspring.storage.engine import Page
 
 
-class SqliteGround:
-    """``jobs.slices.RunGround``."""
-
-    def __init__(self, tx: Transaction) -> None:
-        self._tx = tx
-
-    @property
-    def lifecycle(self) -> JobLifecycle:
-        """The node's job lifecycle."""
-        assert self._tx.lifecycle is not None, "a node with slices provides the ids of its jobs"
-        return self._tx.lifecycle
-
-    @property
-    def term(self) -> int:
-        """The node's own term."""
-        return self._tx.term
-
-    def node(self, term: int) -> str:
-        """Return the node of a term."""
-        return self._tx.nodes.get(term, "")
-
-    def after_commit(self, function: Callable[[], object]) -> None:
-        """Call a function after the commit."""
-        self._tx.commits.append(function)
-
-    def after_rollback(self, function: Callable[[], object]) -> None:
-        """Call a function if the transaction is rolled back."""
-        self._tx.rollbacks.append(function)
-
-    async def submit(self, new: list[Job]) -> dict[int, Found]:
-        """Store jobs."""
-        return jobs.submit(self._tx, [Submit(new)])[0]
-
-    async def begin_roots(self, new: list[Job]) -> dict[int, Found]:
-        """Store root jobs."""
-        return begin_roots(self._tx, new)
-
-    async def take_pending(self, function: bytes, limit: int, now_us: int) -> list[Job]:
-        """Turn pending jobs into root jobs."""
-        return take_pending(self._tx, function, limit, now_us)
-
-    async def take_waiting(self, ids: Iterable[int], now_us: int) -> list[Job]:
-        """Turn waiting jobs into root jobs."""
-        return take_waiting(self._tx, ids, now_us)
-
-    async def end_roots(self, ended: Iterable[Job]) -> list[Job]:
-        """End root jobs."""
-        return end_roots(self._tx, ended)
-
-    async def reject_roots(self, rejected: Iterable[Job]) -> list[Job]:
-        """End root jobs whose runs do not begin."""
-        return reject_roots(self._tx, rejected)
-
-    async def forget_roots(self, ids: Iterable[int]) -> int:
-        """Delete ended root jobs."""
-        return forget_roots(self._tx, ids)
-
-    async def withdraw(self, ids: Iterable[int]) -> list[Withdrawn]:
-        """Delete live jobs."""
-        return withdraw(self._tx, ids)
-
-    async def request_stop(self, held: Sequence[tuple[int, int | None]], request: StopRequest) -> set[int]:
-        """Store a request to cancel held jobs."""
-        return jobs.request_stop(self._tx, [RequestStop(held, request)])[0]
-
-    async def is_held(self, job_id: int, term: int) -> bool:
-        """Return whether a job is held under a term."""
-        return is_held(self._tx, job_id, term)
-
-
 _RUNNING = int(rules.target(Event.BEGIN))
 
 
-def begin_roots(tx: Transaction, jobs: list[Job]) -> dict[int, Found]:
-    """Store new root jobs; see ``RunGround.begin_roots``."""
-    roots = [replace(job, state=_RUNNING, term=RUNS, payload=b"") for job in jobs]
-    joined = sqlite_jobs.submit(tx, [Submit(roots)])[0]
-    tx.cursor.executemany(SQL["begun"], [(job.started_us, job.id) for job in jobs if job.id not in joined])
-    return joined
+class SqliteGround(SqlGround):
+    """``jobs.slices.RunTransaction``."""
 
+    _tx: Transaction
 
-def take_pending(tx: Transaction, function: bytes, limit: int, now_us: int) -> list[Job]:
-    """Turn pending jobs into root jobs; see ``RunGround.take_pending``."""
-    number = tx.functions.find(function)
-    if number is None:
-        return []
-    jobs = _readable(tx, number, limit)
-    jobs.sort(key=lambda job: (job.priority, job.id))
-    return _take(tx, jobs, now_us)
+    async def submit(self, new: list[Job]) -> dict[int, Found]:
+        return jobs.submit(self._tx, [Submit(new)])[0]
 
+    async def begin_roots(self, new: list[Job]) -> dict[int, Found]:
+        roots = [replace(job, state=_RUNNING, term=RUNS, payload=b"") for job in new]
+        joined = jobs.submit(self._tx, [Submit(roots)])[0]
+        begun = [(job.started_us, job.id) for job in new if job.id not in joined]
+        self._tx.cursor.executemany(SQL["begun"], begun)
+        return joined
 
-def _readable(tx: Transaction, function: int, limit: int) -> list[Job]:
-    """Return the first pending jobs whose options this version can read: the others wait, and keep none behind them."""
-    asked = limit
-    while True:
-        found = transaction.stored_jobs(
-            tx.cursor.execute(SQL["pending"], (function, asked)), tx.functions, read_options
-        )
-        jobs = [job for job in found if job.options is not UNREADABLE_OPTIONS]
-        if len(jobs) >= limit or len(found) < asked:
-            return jobs[:limit]
-        asked *= 2
+    async def take_pending(self, function: bytes, limit: int, now_us: int) -> list[Job]:
+        number = self._tx.functions.find(function)
+        if number is None:
+            return []
+        return self._take(sorted(self._readable(number, limit), key=lambda job: (job.priority, job.id)), now_us)
 
+    def _readable(self, function: int, limit: int) -> list[Job]:
+        """Return the first pending jobs whose options this version can read: the others wait, and keep none behind them."""
+        asked = limit
+        while True:
+            found = self._stored("pending", (function, asked), read_options)
+            readable = [job for job in found if job.options is not UNREADABLE_OPTIONS]
+            if len(readable) >= limit or len(found) < asked:
+                return readable[:limit]
+            asked *= 2
 
-def take_waiting(tx: Transaction, ids: Iterable[int], now_us: int) -> list[Job]:
-    """Turn waiting jobs into root jobs; see ``RunGround.take_waiting``."""
-    found = (transaction.stored_jobs(tx.cursor.execute(SQL["waiting"], (job_id,)), tx.functions) for job_id in ids)
-    return _take(tx, [job for jobs in found for job in jobs], now_us)
+    async def take_waiting(self, ids: Iterable[int], now_us: int) -> list[Job]:
+        return self._take([job for job_id in ids for job in self._stored("waiting", (job_id,))], now_us)
 
+    def _take(self, taken: list[Job], now_us: int) -> list[Job]:
+        self._tx.cursor.executemany(SQL["take"], [(now_us, job.id) for job in taken])
+        for job in taken:
+            self._count(job, job.state, _RUNNING)
+        return taken
 
-def _take(tx: Transaction, jobs: list[Job], now_us: int) -> list[Job]:
-    tx.cursor.executemany(SQL["take"], [(now_us, job.id) for job in jobs])
-    for job in jobs:
-        function = tx.functions.number(job.function)
-        tx.count(function, job.state, job.priority, -1)
-        tx.count(function, _RUNNING, job.priority, 1)
-    return jobs
+    async def end_roots(self, ended: Iterable[Job]) -> list[Job]:
+        roots: list[Job] = []
+        for job in ended:
+            values = (job.state, job.ended_us, len(job.result), job.result or None, job.error or None, job.id)
+            roots += self._end("end_root", values, job.result)
+        await self.forget_roots([job.id for job in roots if job.options is not None and job.options.forget])
+        return roots
 
+    async def reject_roots(self, rejected: Iterable[Job]) -> list[Job]:
+        roots: list[Job] = []
+        for job in rejected:
+            roots += self._end("reject_root", (job.state, job.ended_us, job.error or None, job.payload, job.id))
+        return roots
 
-def end_roots(tx: Transaction, jobs: Iterable[Job]) -> list[Job]:
-    """End root jobs; see ``RunGround.end_roots``."""
-    ended: list[Job] = []
-    for given in jobs:
-        result = given.result
-        values = (given.state, given.ended_us, len(result), result or None, given.error or None, given.id)
-        ended += _ended(tx, "end_root", values, result)
-    forget_roots(tx, [job.id for job in ended if job.options is not None and job.options.forget])
-    return ended
+    def _end(self, statement: str, values: Row, result: bytes = b"") -> list[Job]:
+        """Run a statement that ends a root job; count the job, and notify its owner."""
+        ended = self._stored(statement, values)
+        for job in ended:
+            job.result = result
+            self._count(job, _RUNNING, job.state)
+            note(self._tx.notices, Ended.of(job))
+        return ended
 
+    async def forget_roots(self, ids: Iterable[int]) -> int:
+        number = 0
+        for job_id in ids:
+            for function, state, priority in list(self._tx.cursor.execute(SQL["forget_root"], (job_id,))):
+                self._tx.count(function, state, priority, -1)
+                number += 1
+        return number
 
-def reject_roots(tx: Transaction, jobs: Iterable[Job]) -> list[Job]:
-    """End root jobs whose runs do not begin; see ``workflows.tables.RunTables.reject_roots``."""
-    rejected: list[Job] = []
-    for given in jobs:
-        values = (given.state, given.ended_us, given.error or None, given.payload, given.id)
-        rejected += _ended(tx, "reject_root", values)
-    return rejected
+    async def withdraw(self, ids: Iterable[int]) -> list[Withdrawn]:
+        tx, withdrawn = self._tx, list[Withdrawn]()
+        for job_id in ids:
+            deleted: Sequence[Row] = list(tx.cursor.execute(SQL["withdraw"], (job_id,)))
+            for _, term, state, function, priority in deleted:
+                tx.count(function, state, priority, -1)
+                withdrawn.append(Withdrawn(job_id, term, state, tx.functions.key(function), priority))
+        if tx.stopping:
+            tx.no_longer_stopping([gone.id for gone in withdrawn])
+        return withdrawn
 
+    async def request_stop(self, held: Sequence[tuple[int, int | None]], request: StopRequest) -> set[int]:
+        return jobs.request_stop(self._tx, [RequestStop(held, request)])[0]
 
-def _ended(tx: Transaction, statement: str, values: transaction.Row, result: bytes = b"") -> list[Job]:
-    """Run a statement that ends a root job; count the job, and notify its owner."""
-    jobs = transaction.stored_jobs(list(tx.cursor.execute(SQL[statement], values)), tx.functions)
-    for job in jobs:
-        job.result = result
-        function = tx.functions.number(job.function)
-        tx.count(function, _RUNNING, job.priority, -1)
-        tx.count(function, job.state, job.priority, 1)
-        note(tx.notices, Ended.of(job))
-    return jobs
+    async def is_held(self, job_id: int, term: int) -> bool:
+        return bool(list(self._tx.cursor.execute(SQL["is_held"], (job_id, term))))
 
+    def _stored(self, statement: str, values: Row, decode: Callable[[bytes], Options] = decode_options) -> list[Job]:
+        rows = list(self._tx.cursor.execute(SQL[statement], values))
+        return stored_jobs(rows, self._tx.functions, decode)
 
-def forget_roots(tx: Transaction, ids: Iterable[int]) -> int:
-    """Delete ended root jobs; see ``RunGround.forget_roots``."""
-    number = 0
-    for job_id in ids:
-        for function, state, priority in list(tx.cursor.execute(SQL["forget_root"], (job_id,))):
-            tx.count(function, state, priority, -1)
-            number += 1
-    return number
-
-
-def withdraw(tx: Transaction, ids: Iterable[int]) -> list[Withdrawn]:
-    """Delete live jobs; see ``RunGround.withdraw``."""
-    withdrawn = []
-    for job_id in ids:
-        deleted: Sequence[transaction.Row] = list(tx.cursor.execute(SQL["withdraw"], (job_id,)))
-        for _, term, state, function, priority in deleted:
-            tx.count(function, state, priority, -1)
-            withdrawn.append(Withdrawn(job_id, term, state, tx.functions.key(function), priority))
-    if tx.stopping:
-        tx.no_longer_stopping([gone.id for gone in withdrawn])
-    return withdrawn
-
-
-def is_held(tx: Transaction, job_id: int, term: int) -> bool:
-    """Return whether a job is held under a term."""
-    return bool(list(tx.cursor.execute(SQL["is_held"], (job_id, term))))
+    def _count(self, job: Job, before: int, after: int) -> None:
+        function = self._tx.functions.number(job.function)
+        self._tx.count(function, before, job.priority, -1)
+        self._tx.count(function, after, job.priority, 1)
 
 
 class SqliteSchedules(SqliteGround, ScheduleRows):
@@ -250,7 +172,7 @@ def _row(name: str, stored: Stored) -> tuple[Any, ...]:
 
 
 def _jobs(tx: Transaction, ids: Iterable[int]) -> dict[int, Job]:
-    found = (sqlite_jobs.find_job(tx, job_id) for job_id in ids)
+    found = (jobs.find_job(tx, job_id) for job_id in ids)
     return {job.id: job for job in found if job is not None}
 
 
@@ -280,7 +202,7 @@ class SqliteBulk(BulkRows):
 
     async def perform(self, operations: Sequence[Any]) -> Sequence[Any]:
         """Run operations on the jobs of the step."""
-        change = sqlite_jobs.CHANGES[type(operations[0])]
+        change = jobs.CHANGES[type(operations[0])]
         return [change(self._tx, self._jobs.get(operation.id), operation) for operation in operations]
 
     async def near(self, where: JobFilter, after: int, limit: int) -> Page[Job] | None:
