@@ -377,7 +377,7 @@ def test_a_role_that_may_connect_neither_receives_nor_forges_messages(database: 
 
             guessed = [f"mainspring_{zlib.crc32(b'mainspring'):08x}"]
             guessed += [f"{guessed[0]}_{term}" for term in (first.term, second.term)]
-            guessed += [Relay(None, 0).channel(term) for term in (None, first.term, second.term)]  # type: ignore[arg-type]
+            guessed += [Relay(None).channel(term) for term in (None, first.term, second.term)]  # type: ignore[arg-type]
             for channel in guessed:
                 await one.stranger.add_listener(channel, receive)
             # Neither the table with the secret nor the sessions of nodes show it.

@@ -183,7 +183,7 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     recoveries: tuple[Recovery, ...] = ()
     """The last ones since its start, the oldest first; empty also if an older version wrote the row."""
     mail: bool = False
-    """On PostgreSQL: it takes messages from the store's mail; false: an older version wrote the row."""
+    """On PostgreSQL always true: the column ``old`` of the schema is computed from it."""
 
 
 def running_by_function(rows: Iterable[NodeRow]) -> dict[bytes, int]:

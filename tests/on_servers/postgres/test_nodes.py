@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
+from mainspring.engines.postgres import control
 from mainspring.errors import StoreFencedError, StoreUnavailableError
 from mainspring.events import Stop
 from mainspring.jobs.model import State
@@ -144,11 +145,9 @@ def test_a_frozen_group_is_broken_off(database: str) -> None:
         async with node(database, "a") as one, node(database, "b") as two, session(database) as frozen:
             # The rows that a node leaves behind when it is stopped in the middle of a group.
             (_,) = await one.submitted()
-            key = one.engine._address.checksum  # noqa: SLF001 - the key of the lock is known nowhere else
+            key = control.mark("mainspring", one.term)
             await one.engine._writer.close()  # noqa: SLF001 - one of its two connections is to end
-            assert await frozen.fetchval(
-                "SELECT pg_try_advisory_lock($1::bigint::bit(32)::int, $2::int)", key, one.term
-            )
+            assert await frozen.fetchval("SELECT pg_try_advisory_lock($1::bigint::bit(32)::int, 7)", key)
             await frozen.execute(f"BEGIN; SELECT enter({one.term}, 2); SAVEPOINT s")
             began = time.monotonic()
             assert await two.engine.end(one.term)
@@ -166,9 +165,8 @@ def test_a_new_connection_breaks_the_old_session_off(database: str) -> None:
         async with node(database) as one, session(database) as lost:
             # A session of the node's that the server still has, although its connection is gone.
             one.engine._writer.give_up()  # noqa: SLF001 - one of its two connections is to end
-            key = one.engine._address.checksum  # noqa: SLF001 - the key of the lock is known nowhere else
-            taking = "SELECT pg_advisory_lock($1::bigint::bit(32)::int, $2::int)"
-            await lost.execute(taking, key, one.term)
+            key = control.mark("mainspring", one.term)
+            await lost.execute("SELECT pg_advisory_lock($1::bigint::bit(32)::int, 7)", key)
             await lost.execute(f"BEGIN; SELECT enter({one.term}, 1)")
             await asyncio.wait_for(one.submitted(), 4)
             with pytest.raises(LOST):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from mainspring.engines.postgres.relay import (
     BACKLOG_LIMIT,
     HINTS_LIMIT,
-    PIECE_LENGTH,
     WAKE_INTERVAL,
     Relay,
     decode,
@@ -95,7 +93,7 @@ class Member:
 
     def __init__(self, term: int = 3, cluster: Any = None, secret: bytes = b"secret") -> None:
         self.wire = cast("Any", Wire())
-        self.relay = Relay(self.wire, 7, cluster)
+        self.relay = Relay(self.wire, cluster)
         self.relay.use_secret(secret)
         self.messages: list[Message] = []
         self.relay.listen(self.messages.append)
@@ -205,7 +203,7 @@ def test_deliveries_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
 
     async def test() -> None:
-        receiver = Relay(cast("Any", Wire()), 7)
+        receiver = Relay(cast("Any", Wire()))
         receiver.use_secret(b"secret")
         await receiver.greet(cast("Any", Wire()), 4)
         delivered = 0
@@ -272,61 +270,6 @@ def test_many_ended_jobs_are_sent_in_several_notifications() -> None:
     assert len(ids_of(content(wire), Settled)) == 2000
     one.relay.notify_settled({5: [1]})
     assert content(one.sent()) == []
-
-
-# ---- nodes of the version before ----
-
-
-OLD = NodeRow(term=9, name="old", counter=1)
-NEW = NodeRow(term=9, name="new", counter=1, mail=True)
-
-
-def with_old(term: int = 4) -> Member:
-    """Return a node beside one of the version before."""
-    one = Member(term)
-    one.relay.observe([OLD])
-    one.sent()
-    return one
-
-
-def from_old(*messages: Message, sender: int = 9) -> Wire:
-    """Return what a node of the version before sends to that of term 4."""
-    wire = Wire()
-    text = base64.b85encode(encode(messages)).decode()
-    pieces = [text[at : at + PIECE_LENGTH] for at in range(0, len(text), PIECE_LENGTH)]
-    wire.channels = ["mainspring_00000007_4"] * len(pieces)
-    wire.payloads = [f"{sender} 1 {place} {len(pieces)} {piece}" for place, piece in enumerate(pieces)]
-    return wire
-
-
-def test_a_node_of_the_version_before_gets_and_sends_what_it_always_did() -> None:
-    one = with_old()
-    big = Progress(1, "data", b"\0" * 30_000)
-    assert one.receive(from_old(big, Stop(5, "x"))) == [big, Stop(5, "x")]
-    one.relay.send(9, big)
-    one.relay.send(8, Stop(7, ""))
-    one.relay.notify_pending([b"f"])
-    wire = one.sent()
-    pieces = [payload for channel, payload in zip(wire.channels, wire.payloads, strict=True) if channel.endswith("_9")]
-    assert len(pieces) > 4
-    assert decode(base64.b85decode("".join(piece.split(" ", 4)[4] for piece in pieces))) == [big]
-    assert wire.channels.count("mainspring_00000007") == 1
-    assert [term for term, _ in wire.mail] == [8]
-
-
-def test_notifications_in_the_form_of_the_version_before_are_taken_only_while_there_is_such_a_node() -> None:
-    one = Member(4)
-    assert one.receive(from_old(Stop(5, "forged"))) == []
-    one.relay.observe([OLD])
-    one.sent()
-    assert one.receive(from_old(Stop(5, "forged"), sender=8)) == [], "of no node"
-    broken = from_old(Stop(5, "x"))
-    for payload in ("9", "9 1 0 1 \x01", "9 1 0 x y", "9 1 0 99999999 zz", "9 1 0 1 " + "0" * 20):
-        broken.payloads = [payload]
-        assert one.receive(broken) == []
-    one.relay.observe([NEW])
-    one.sent()
-    assert not any(channel.startswith("mainspring") for channel in one.wire.listeners)
 
 
 class InCluster:

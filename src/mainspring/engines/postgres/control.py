@@ -177,20 +177,14 @@ def encode_row(row: NodeRow) -> str:
     return msgspec.json.encode(row).decode()
 
 
-def keys(schema: str, term: int) -> tuple[int, int, int]:
-    """Return the class of the marks of a term's sessions, and the lock of the version before, which has two numbers."""
-    return zlib.crc32(f"{schema} term {term}".encode()), zlib.crc32(schema.encode()), term
+def mark(schema: str, term: int) -> int:
+    """Return the class of the marks of a term's sessions."""
+    return zlib.crc32(f"{schema} term {term}".encode())
 
 
-def marks(schema: str, term: int, session: int) -> tuple[int, int, int, int]:
-    """Return the locks that mark a session: two numbers each, by this version and by the one before."""
-    own, *old = keys(schema, term)
-    return own, session, old[0], old[1]
-
-
-async def sessions(connection: Connection[Record], found_by: tuple[int, int, int]) -> str:
-    """Describe the sessions with the marks of a term, for the log."""
-    return described(await connection.fetch(_SQL["marked_sessions"], *found_by))
+async def sessions(connection: Connection[Record], marked: int) -> str:
+    """Describe the sessions with a mark, for the log."""
+    return described(await connection.fetch(_SQL["marked_sessions"], marked))
 
 
 class Membership:
@@ -226,10 +220,10 @@ class Membership:
             try:
                 return await end_terms(connection, term, counter)
             except asyncpg.LockNotAvailableError:
-                await connection.execute(_SQL["break_off"], *keys(self._schema, term))
+                await connection.execute(_SQL["break_off"], mark(self._schema, term))
         raise StoreUnavailableError(
             f"a group of term {term} does not end: {LOCK_ATTEMPTS} attempts to end its session failed; its sessions:"
-            f" {await sessions(connection, keys(self._schema, term)) or 'none, so another one has locked its row'}"
+            f" {await sessions(connection, mark(self._schema, term)) or 'none, so another one has locked its row'}"
         )
 
     async def abandoned(self) -> list[int]:

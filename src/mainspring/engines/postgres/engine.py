@@ -141,7 +141,7 @@ class PostgresEngine:
     async def _open(self, node: NodeId, lifecycle: JobLifecycle | None) -> None:
         name = f"mainspring:{node}"
         control = self._control = Control(self._address, name, self._greet)
-        self._relay = Relay(control, self._address.checksum, self._cluster)
+        self._relay = Relay(control, self._cluster)
         if self._listener is not None:
             self._relay.listen(self._listener)
         self._membership = control_connection.Membership(control, self._address.schema)

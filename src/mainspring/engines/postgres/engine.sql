@@ -32,18 +32,16 @@ WHERE store.oid = 'jobs'::regclass AND c.relnamespace = store.relnamespace AND c
 -- name: terms
 SELECT term, node FROM terms ORDER BY term DESC LIMIT 10000;
 
--- A session that runs groups holds two locks as marks until it ends. Nobody waits for them. $1, $2: the mark, of the term and of the
--- session; $3, $4: the lock by which nodes of the version before find it.
+-- A session that runs groups holds a lock as a mark until it ends. Nobody waits for it. Its numbers are of the term and of the session.
 -- name: mark_session
-SELECT pg_try_advisory_lock($1::bigint::bit(32)::int, $2::int), pg_try_advisory_lock($3::bigint::bit(32)::int, $4::bigint::int);
+SELECT pg_try_advisory_lock($1::bigint::bit(32)::int, $2::int);
 
--- The sessions with the marks of a term. Any role can take such a lock: those count that this role may terminate, because nodes of
+-- The sessions with the mark of a term. Any role can take such a lock: those count that this role may terminate, because nodes of
 -- a store have one role, or roles with its rights.
 -- part: marked
 FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'advisory' AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-    AND l.objsubid = 2 AND l.granted AND l.pid <> pg_backend_pid()
-    AND (l.classid = $1::bigint::oid OR (l.classid = $2::bigint::oid AND l.objid = $3::bigint::oid));
+    AND l.objsubid = 2 AND l.granted AND l.pid <> pg_backend_pid() AND l.classid = $1::bigint::oid;
 
 -- name: break_off
 SELECT pg_terminate_backend(pid) FROM (SELECT DISTINCT a.pid {marked} AND pg_has_role(a.usesysid, 'MEMBER') OFFSET 0) AS sessions;

@@ -9,15 +9,11 @@ NOTIFY has no rights: any role that may connect can send on a channel, and liste
 
 A notification takes a lock of the whole server at its commit, so queued messages are sent in one batch, and hints about pending
 jobs wait for more of them first. A notification is ``<sender's term> <kind> <ids>``.
-
-Nodes of the version before send everything in notifications, on channels whose names can be guessed. A node listens there, and
-sends there, only while the table of nodes has such a node, and takes messages only of those.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import hmac
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -53,8 +49,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger("mainspring.postgres")
 _SQL = load_statements("engine.sql")
 
-PIECE_LENGTH: Final = 7900
-"""Characters of a payload; PostgreSQL's limit is 8,000 bytes."""
 DEBOUNCE: Final = 0.005
 """Seconds that hints wait for more of them: it limits a node to 200 batches of hints per second."""
 BACKLOG_LIMIT: Final = 8 * 2**20
@@ -133,20 +127,15 @@ _MAIL, _SETTLED, _LOGGED, _PENDING = "m", "s", "l", "p"
 class Relay:
     """One node's end of the channels: implements ``mainspring.events.Relay``."""
 
-    def __init__(self, control: Control, checksum: int, cluster: Cluster | None = None) -> None:
+    def __init__(self, control: Control, cluster: Cluster | None = None) -> None:
         """A cluster carries the messages if there is one and this node has joined it."""
         self._control = control
         self._cluster = cluster
         self._mixed = False
         """Whether some nodes are not in the cluster."""
-        self._old_prefix = f"mainspring_{checksum:08x}"
         self._secret = b""
-        self._old: frozenset[int] = frozenset()
-        """The terms of nodes of the version before."""
-        self._listens_to_old = False
         self._listener: Callable[[Message], None] | None = None
         self._term = 0
-        self._batch = 0
         self._queue: dict[int, list[Message]] = {}
         self._pending: set[bytes] = set()
         self._bytes = 0
@@ -155,8 +144,6 @@ class Relay:
         self._arrived = asyncio.Event()
         self._names: dict[int, bytes] = {}
         self._numbers: dict[bytes, int] = {}
-        self._pieces: dict[int, list[str]] = {}
-        """By sender of the version before: the pieces of an incomplete batch."""
         self.dropped = 0
 
     def use_secret(self, secret: bytes) -> None:
@@ -169,12 +156,9 @@ class Relay:
         return f"ms_{hmac.digest(self._secret, text, 'sha256').hex()[:40]}"
 
     def observe(self, rows: Sequence[NodeRow]) -> None:
-        """Note which nodes are in the cluster, and which are of the version before."""
+        """Note whether all nodes are in the cluster."""
         cluster = self._cluster
         self._mixed = cluster is not None and any(row.cluster != cluster.id for row in rows)
-        self._old = frozenset(row.term for row in rows if not row.mail and row.term != self._term)
-        if self._listens_to_old != bool(self._old):
-            self._waiting.set()
 
     # ---- the port ----
 
@@ -222,24 +206,13 @@ class Relay:
 
     async def greet(self, connection: Connection[Record], term: int) -> None:
         """Listen on a connection for messages to all nodes and to a term's node."""
-        self._pieces.clear()  # pieces that the last connection did not receive are lost
         for old in {self._term} - {term, 0}:
             await connection.remove_listener(self.channel(old), self._receive)
-            await connection.remove_listener(f"{self._old_prefix}_{old}", self._receive_old)
         self._term = term
         for channel in (self.channel(None), self.channel(term)):
             await connection.add_listener(channel, self._receive)
-        await self._follow_old(connection)
         self._hints.mail = True  # it may have come while there was no connection
         self._arrived.set()
-
-    async def _follow_old(self, connection: Connection[Record]) -> None:
-        """Listen to nodes of the version before while there are some."""
-        wanted = bool(self._old)
-        change = connection.add_listener if wanted else connection.remove_listener
-        for channel in (self._old_prefix, f"{self._old_prefix}_{self._term}"):
-            await change(channel, self._receive_old)
-        self._listens_to_old = wanted
 
     def _receive(self, connection: Any, pid: int, channel: str, payload: Any) -> None:
         del connection, pid, channel
@@ -253,19 +226,6 @@ class Relay:
             return
         self._arrived.set()
 
-    def _receive_old(self, connection: Any, pid: int, channel: str, payload: Any) -> None:
-        """Receive a notification of a node of the version before: anybody could have sent it."""
-        del connection, pid, channel
-        try:
-            sender, _, place, number, text = payload.split(" ", 4)
-            if int(sender) not in self._old:
-                return
-            messages = self._join_pieces(int(sender), int(place), int(number), text)
-        except _FAULTS:
-            log.debug("a notification could not be read", payload=str(payload)[:100])
-            return
-        self._deliver(messages)
-
     def _deliver(self, messages: Iterable[Message]) -> None:
         if self._listener is None:
             return
@@ -274,19 +234,6 @@ class Relay:
                 self._listener(message)
             except Exception:  # one message costs no other
                 log.exception("a message of another node could not be processed", kind=type(message).__name__)
-
-    def _join_pieces(self, sender: int, place: int, number: int, text: str) -> Sequence[Message]:
-        """Add a piece, and return the messages that it completes. Of a batch all pieces arrive, or only the last ones."""
-        pieces = self._pieces.pop(sender, [])
-        if place == 0:
-            pieces = []
-        if place != len(pieces) or number * PIECE_LENGTH > 2 * BACKLOG_LIMIT:
-            return ()
-        pieces.append(text)
-        if len(pieces) < number:
-            self._pieces[sender] = pieces
-            return ()
-        return decode(base64.b85decode("".join(pieces)))
 
     async def receive(self) -> None:
         """Deliver what notifications announce, until cancelled."""
@@ -363,8 +310,6 @@ class Relay:
 
     async def send_once(self) -> None:
         """Send the queued messages now; drop them if the store is unavailable."""
-        if self._listens_to_old != bool(self._old):
-            await self._read(self._follow_old)
         unknown = [name for name in self._pending if name not in self._numbers]
         if unknown:
             await self._read(lambda connection: self._number(connection, unknown))
@@ -384,15 +329,10 @@ class Relay:
         self._bytes = 0
         batch = _Batch([], [], [], [])
         for term, messages in queue.items():
-            if term in self._old:
-                self._add_pieces(batch, f"{self._old_prefix}_{term}", messages)
-            else:
-                self._add(batch, term, messages)
+            self._add(batch, term, messages)
         if pending:
             numbers = [self._numbers[name] for name in pending if name in self._numbers]
             self._add_ids(batch, self.channel(None), _PENDING, sorted(numbers))
-            if self._old:
-                self._add_pieces(batch, self._old_prefix, [Pending(sorted(pending))])
         return batch
 
     def _add(self, batch: _Batch, term: int, messages: Sequence[Message]) -> None:
@@ -411,15 +351,6 @@ class Relay:
         for at in range(0, len(ids), IDS_PER_MESSAGE):
             batch.channels.append(channel)
             batch.payloads.append(f"{self._term} {kind} {','.join(map(str, ids[at : at + IDS_PER_MESSAGE]))}")
-
-    def _add_pieces(self, batch: _Batch, channel: str, messages: Sequence[Message]) -> None:
-        """Add messages in the form of the version before: ``<sender> <batch> <piece> <pieces> <base 85 of a part>``."""
-        self._batch += 1
-        text = base64.b85encode(encode(messages)).decode()
-        pieces = [text[at : at + PIECE_LENGTH] for at in range(0, len(text), PIECE_LENGTH)]
-        for place, piece in enumerate(pieces):
-            batch.channels.append(channel)
-            batch.payloads.append(f"{self._term} {self._batch} {place} {len(pieces)} {piece}")
 
 
 class _Batch(NamedTuple):

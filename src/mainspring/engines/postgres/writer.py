@@ -369,20 +369,18 @@ class Writer:
 
     async def _lock(self, connection: Connection[Record]) -> None:
         """Mark the session as the term's, and end the term's other sessions."""
-        schema, term = self._address.schema, self._term
-        # The lock of the version before may be held by anybody. The mark has a number that nobody can know before.
-        while not await connection.fetchval(_SQL["mark_session"], *control.marks(schema, term, secrets.randbits(31))):
-            pass
-        keys = control.keys(schema, term)
+        mark = control.mark(self._address.schema, self._term)
+        while not await connection.fetchval(_SQL["mark_session"], mark, secrets.randbits(31)):
+            pass  # anybody may hold a lock, but its number cannot be known before
         tries = 0
-        while await connection.fetch(_SQL["break_off"], *keys):
+        while await connection.fetch(_SQL["break_off"], mark):
             await asyncio.sleep(0.02)
             tries += 1
             if tries % 200 == 0:
                 log.warning(
                     "the last session does not end: no group can be committed until it does",
-                    term=term,
-                    sessions=await control.sessions(connection, keys),
+                    term=self._term,
+                    sessions=await control.sessions(connection, mark),
                 )
 
 
