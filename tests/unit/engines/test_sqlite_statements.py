@@ -112,6 +112,18 @@ PLANS = {
     "is_held": [BY_ID],
     "limits": ["SEARCH limits USING PRIMARY KEY ((namespace,function)>(?,?))"],
     "schedules": ["SEARCH schedules USING INDEX sqlite_autoindex_schedules_1 (name>?)"],
+    "operation": ["SEARCH operations USING INTEGER PRIMARY KEY (rowid=?)"],
+    "operations": ["SEARCH operations USING INDEX operations_of (namespace=? AND id<?)"],
+    "running_operations": ["SCAN operations USING INDEX operations_running"],
+    "sweep_operations": [
+        "SEARCH operations USING INTEGER PRIMARY KEY (rowid=?)",
+        "LIST SUBQUERY 3",
+        "MATERIALIZE old",
+        "SEARCH o USING INDEX operations_ended (ended_us<?)",
+        "CORRELATED SCALAR SUBQUERY 1",
+        "SEARCH s USING INDEX sqlite_autoindex_operation_steps_1 (operation=?)",
+        "SCAN old",
+    ],
     "load_run": [f"{RUN_BY_ID}", "SEARCH snapshots USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"],
     "load_short_runs": [
         RUN_BY_ID,
