@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Number = TypeVar("Number", int, float)
 
-SERVER_GROUP = Group("Server", sort_key=9)
-OUTPUT_GROUP = Group("Output", sort_key=10)
-
 
 def option(name: str, text: str, **more: Any) -> Parameter:
     """Declare an option with its variable in the environment."""
@@ -66,6 +63,39 @@ def reading(parse: Callable[[str], T]) -> Callable[[Any, Sequence[Token]], T]:
             raise SettingsError(f"{token.keyword}: {error}" if token.keyword else str(error)) from error
 
     return convert
+
+
+DURATION_OPTION: dict[str, Any] = {"converter": reading(parse_duration), "metavar": "DURATION"}
+TIME_OPTION: dict[str, Any] = {"converter": reading(parse_time), "metavar": "TIME"}
+SIZE_OPTION: dict[str, Any] = {"converter": reading(parse_size), "metavar": "SIZE"}
+
+
+class OptionGroup(Group):
+    """A group of the help. It declares its options."""
+
+    def option(self, name: str, text: str, **more: Any) -> Parameter:
+        """Declare an option."""
+        return option(name, text, group=self, **more)
+
+    def flag(self, name: str, text: str) -> Parameter:
+        """Declare an option without a value."""
+        return flag(name, text, group=self)
+
+    def duration(self, name: str, text: str, **more: Any) -> Parameter:
+        """Declare an option with a duration as its default."""
+        return self.option(name, text, show_default=format_duration, **DURATION_OPTION | more)
+
+    def file(self, name: str, text: str) -> Parameter:
+        """Declare an option with the path of a file."""
+        return self.option(name, text, metavar="FILE", show_default=False)
+
+    def several(self, name: str, text: str, parse: Callable[[str], tuple[Any, ...]], **more: Any) -> Parameter:
+        """Declare an option whose text has several values, with commas between them."""
+        return self.option(name, text, converter=reading(parse), n_tokens=1, negative="", show_default=False, **more)
+
+
+SERVER_GROUP = OptionGroup("Server", sort_key=9)
+OUTPUT_GROUP = OptionGroup("Output", sort_key=10)
 
 
 def count(text: str) -> int:
@@ -102,9 +132,6 @@ def at_least(least: Number, parse: Callable[[str], Number], show: Callable[[Numb
     return {"converter": reading(read), "n_tokens": 1}
 
 
-DURATION_OPTION: dict[str, Any] = {"converter": reading(parse_duration), "metavar": "DURATION"}
-TIME_OPTION: dict[str, Any] = {"converter": reading(parse_time), "metavar": "TIME"}
-SIZE_OPTION: dict[str, Any] = {"converter": reading(parse_size), "metavar": "SIZE"}
 RunAt = Annotated[
     float | None,
     plain(("--run-at", "--at"), "Start the job at this time or later, such as 2030-01-31T12:00:00Z.", **TIME_OPTION),
@@ -113,7 +140,6 @@ Expires = Annotated[
     float | None,
     plain("--expires", "End the job as expired if it has not started within this time.", **DURATION_OPTION),
 ]
-FILE_OPTION: dict[str, Any] = {"metavar": "FILE", "show_default": False}
 
 
 def args_of(argument: str | None, option: str | None) -> bytes | None:
@@ -136,43 +162,34 @@ class ServerOptions:
 
     server: Annotated[
         str,
-        option(
+        SERVER_GROUP.option(
             "--server",
             "The server, or several with commas. Workers use all of them, other commands the first that answers.",
             metavar="HOST:PORT",
-            group=SERVER_GROUP,
         ),
     ] = DEFAULT_SERVER
     tls_ca: Annotated[
         Path | None,
-        option(
-            "--tls-ca", "Use TLS, and trust certificates of this authority (PEM).", group=SERVER_GROUP, **FILE_OPTION
-        ),
+        SERVER_GROUP.file("--tls-ca", "Use TLS, and trust certificates of this authority (PEM)."),
     ] = None
     tls_cert: Annotated[
         Path | None,
-        option("--tls-cert", "The client certificate for the server (PEM).", group=SERVER_GROUP, **FILE_OPTION),
+        SERVER_GROUP.file("--tls-cert", "The client certificate for the server (PEM)."),
     ] = None
-    tls_key: Annotated[
-        Path | None, option("--tls-key", "The key of the client certificate (PEM).", group=SERVER_GROUP, **FILE_OPTION)
-    ] = None
+    tls_key: Annotated[Path | None, SERVER_GROUP.file("--tls-key", "The key of the client certificate (PEM).")] = None
 
     namespace: Annotated[
         str,
-        option(
-            "--namespace",
-            "The namespace of the functions, schedules and workflows, and of their jobs.",
-            metavar="NAME",
-            group=SERVER_GROUP,
+        SERVER_GROUP.option(
+            "--namespace", "The namespace of the functions, schedules and workflows, and of their jobs.", metavar="NAME"
         ),
     ] = DEFAULT
 
     request_timeout: Annotated[
         float,
-        option(
+        SERVER_GROUP.option(
             "--request-timeout",
             "How long to wait for the answer to a request. Waits for jobs have limits of their own.",
-            group=SERVER_GROUP,
             **at_least(
                 0.001,
                 parse_duration,

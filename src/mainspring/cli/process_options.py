@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 - cyclopts reads the annotations
 from typing import Annotated, Final, Literal
 
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 
 from mainspring.cli.options import (
     DURATION_OPTION,
-    FILE_OPTION,
     SIZE_OPTION,
+    OptionGroup,
     at_least,
     count,
-    flag,
-    option,
     reading,
     within,
 )
@@ -104,7 +102,7 @@ def size_text(size: int) -> str:
     return f"{size // MIB}M" if size >= MIB else f"{size >> 10}K"
 
 
-PROCESS_GROUP = Group("Log and process", sort_key=7)
+PROCESS_GROUP = OptionGroup("Log and process", sort_key=7)
 LOG_LEVEL_HELP = f"The lowest level to log: {', '.join(LOG_LEVELS)}."
 
 
@@ -115,36 +113,26 @@ class ProcessOptions:
 
     log_level: Annotated[
         str,
-        option(
-            "--log-level",
-            LOG_LEVEL_HELP,
-            group=PROCESS_GROUP,
-            converter=reading(log_level),
-        ),
+        PROCESS_GROUP.option("--log-level", LOG_LEVEL_HELP, converter=reading(log_level)),
     ] = "info"
     log_format: Annotated[
         Literal["auto", "text", "json"],
-        option("--log-format", "auto: text on a terminal, JSON elsewhere.", group=PROCESS_GROUP),
+        PROCESS_GROUP.option("--log-format", "auto: text on a terminal, JSON elsewhere."),
     ] = "auto"
     log_file: Annotated[
         Path | None,
-        option(
-            "--log-file",
-            "Log to this file instead of standard error; SIGHUP reopens it.",
-            group=PROCESS_GROUP,
-            **FILE_OPTION,
-        ),
+        PROCESS_GROUP.file("--log-file", "Log to this file instead of standard error; SIGHUP reopens it."),
     ] = None
     pid_file: Annotated[
         Path | None,
-        option("--pid-file", "A file for the process id while the node runs.", group=PROCESS_GROUP, **FILE_OPTION),
+        PROCESS_GROUP.file("--pid-file", "A file for the process id while the node runs."),
     ] = None
     daemon: Annotated[
         bool,
-        flag("--daemon", "Run in the background. The command returns when the ports are open.", group=PROCESS_GROUP),
+        PROCESS_GROUP.flag("--daemon", "Run in the background. The command returns when the ports are open."),
     ] = False
     user: Annotated[
-        str | None, option("--user", "Switch to this user at the start.", group=PROCESS_GROUP, show_default=False)
+        str | None, PROCESS_GROUP.option("--user", "Switch to this user at the start.", show_default=False)
     ] = None
 
     def log(self) -> LogSettings:
@@ -158,7 +146,7 @@ class ProcessOptions:
 
 DEFAULT_PROCESS: Final = ProcessOptions()
 
-STOP_GROUP = Group("Stop", sort_key=8)
+STOP_GROUP = OptionGroup("Stop", sort_key=8)
 
 
 def _default(_grace: float | None) -> str:
@@ -172,10 +160,9 @@ class StopOptions:
 
     grace: Annotated[
         float | None,
-        option(
+        STOP_GROUP.option(
             "--grace",
             "How long a stop waits for running jobs before it releases them: puts them back into the queue.",
-            group=STOP_GROUP,
             show_default=_default,
             **DURATION_OPTION,
         ),
@@ -190,7 +177,7 @@ class StopOptions:
 DEFAULT_STOP = StopOptions()
 
 
-LIMITS_GROUP = Group("Limits", sort_key=6)
+LIMITS_GROUP = OptionGroup("Limits", sort_key=6)
 
 SMALLEST_PACKET = 8 << 10
 """Bytes, the most that the arguments before a payload may have: a smaller limit could refuse a job without a payload."""
@@ -206,10 +193,9 @@ class LimitOptions:
 
     max_packet: Annotated[
         int,
-        option(
+        LIMITS_GROUP.option(
             "--max-packet",
             "The largest packet.",
-            group=LIMITS_GROUP,
             show_default=size_text,
             **SIZE_OPTION
             | at_least(SMALLEST_PACKET, parse_size, size_text, "is too small for a job: give {least} or more"),
@@ -217,10 +203,9 @@ class LimitOptions:
     ] = 64 * MIB
     max_connections: Annotated[
         int,
-        option(
+        LIMITS_GROUP.option(
             "--max-connections",
             "The most connections at a time; 0: as many as the limit of open files allows.",
-            group=LIMITS_GROUP,
             **at_least(
                 0, count, str, "is negative: give 1 or more, or 0 for as many as the limit of open files allows"
             ),
@@ -228,19 +213,17 @@ class LimitOptions:
     ] = 0
     max_functions: Annotated[
         int,
-        option(
+        LIMITS_GROUP.option(
             "--max-functions",
             "The most functions with jobs or workers; 0: any number.",
-            group=LIMITS_GROUP,
             **at_least(0, count, str, "is negative: give 1 or more, or 0 for any number"),
         ),
     ] = 100_000
     idle_timeout: Annotated[
         float | None,
-        option(
+        LIMITS_GROUP.option(
             "--idle-timeout",
             "Close connections of clients that have been silent for this time; by default never.",
-            group=LIMITS_GROUP,
             **DURATION_OPTION
             | at_least(
                 SHORTEST_SILENCE,
@@ -251,7 +234,7 @@ class LimitOptions:
         ),
     ] = None
     keepalive: Annotated[
-        bool, option("--keepalive", "Probe silent connections to detect peers that are gone.", group=LIMITS_GROUP)
+        bool, LIMITS_GROUP.option("--keepalive", "Probe silent connections to detect peers that are gone.")
     ] = True
 
     def settings(self) -> LimitSettings:
@@ -266,7 +249,7 @@ class LimitOptions:
 
 DEFAULT_LIMITS: Final = LimitOptions()
 
-WORKFLOWS_GROUP = Group("Workflows", sort_key=5)
+WORKFLOWS_GROUP = OptionGroup("Workflows", sort_key=5)
 
 SHORTEST_RUN = 1.0
 LONGEST_RUN = 366 * DAY
@@ -288,20 +271,15 @@ class RunLimitOptions:
 
     retention: Annotated[
         float,
-        option(
-            "--workflow-retention",
-            "How long closed runs of workflows are kept, with their histories.",
-            group=WORKFLOWS_GROUP,
-            show_default=format_duration,
-            **DURATION_OPTION,
+        WORKFLOWS_GROUP.duration(
+            "--workflow-retention", "How long closed runs of workflows are kept, with their histories."
         ),
     ] = 14 * DAY
     timeout: Annotated[
         float,
-        option(
+        WORKFLOWS_GROUP.option(
             "--workflow-timeout",
             "The longest time that a run may last. Runs without a time-out of their own get this one.",
-            group=WORKFLOWS_GROUP,
             show_default=format_duration,
             **DURATION_OPTION
             | within(
@@ -315,10 +293,9 @@ class RunLimitOptions:
     ] = LONGEST_RUN
     events: Annotated[
         int,
-        option(
+        WORKFLOWS_GROUP.option(
             "--workflow-events",
             "The most events in the history of a run. At this limit the run is terminated.",
-            group=WORKFLOWS_GROUP,
             **within(
                 SHORTEST_HISTORY, LONGEST_HISTORY, count, str, "is no limit for histories: give {least} to {most}"
             ),
@@ -326,10 +303,9 @@ class RunLimitOptions:
     ] = 25_000
     open: Annotated[
         int,
-        option(
+        WORKFLOWS_GROUP.option(
             "--workflow-open",
             "The most activities that a run may have open at a time, the most timers, and the most children.",
-            group=WORKFLOWS_GROUP,
             **within(1, MOST_OPEN, count, str, "is no limit for open activities: give {least} to {most}"),
         ),
     ] = 1_000

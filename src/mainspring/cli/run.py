@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from mainspring.cli.app_store import read_app_store
 from mainspring.cli.display import EXIT_DONE
 from mainspring.cli.node import client_address, run_node, serve_node
-from mainspring.cli.options import flag, option, reading
+from mainspring.cli.options import reading
 from mainspring.cli.process_options import DEFAULT_STOP, PROCESS_GROUP, StopOptions, http_address
 from mainspring.cli.serve import HTTP_HELP, NODE_GROUP, PORTS_GROUP, STORE_HELP, NodeOptions
 from mainspring.cli.worker import (
@@ -76,27 +76,20 @@ class RunOptions(NodeOptions):
 
     store: Annotated[
         str,
-        option(
-            "--store",
-            STORE_HELP,
-            metavar="URL",
-            group=NODE_GROUP,
-            show_default=_shown_default,
-        ),
+        NODE_GROUP.option("--store", STORE_HELP, metavar="URL", show_default=_shown_default),
     ] = NOT_GIVEN
     http: Annotated[
         Address | None,
-        option(
+        PORTS_GROUP.option(
             "--http",
             f"{HTTP_HELP} If the default is taken, the node starts without it.",
             metavar="HOST:PORT",
             converter=reading(http_address),
             n_tokens=1,
             accepts_keys=False,
-            group=PORTS_GROUP,
         ),
     ] = DEFAULT_HTTP
-    log_tracebacks: Annotated[bool, flag("--log-tracebacks", TRACEBACKS_HELP, group=PROCESS_GROUP)] = False
+    log_tracebacks: Annotated[bool, PROCESS_GROUP.flag("--log-tracebacks", TRACEBACKS_HELP)] = False
 
     # `super()` fails here: `dataclass(slots=True)` replaces the class in which these methods were defined.
 
@@ -133,11 +126,10 @@ def run(
     workers: WorkerOptions = DEFAULT_WORKERS,
     namespace: Annotated[
         str,
-        option(
+        WORKERS_GROUP.option(
             "--namespace",
             "The namespace of an App that names none; by default that of the Gearman ports, if all have the same.",
             metavar="NAME",
-            group=WORKERS_GROUP,
             show_default=False,
         ),
     ] = "",

@@ -6,17 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 - cyclopts reads the annotations
 from typing import Annotated, Any, Final, Literal
 
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 
 from mainspring.access.proxy import ProxyRule, parse_networks, parse_rules, parse_user_header
 from mainspring.cli.node import run_node
 from mainspring.cli.options import (
     DURATION_OPTION,
-    FILE_OPTION,
+    OptionGroup,
     at_least,
     count,
-    flag,
-    option,
     reading,
 )
 from mainspring.cli.process_options import (
@@ -59,7 +57,7 @@ from mainspring.server.settings import (
 )
 from mainspring.stores import DEFAULT_STORE
 
-PORTS_GROUP = Group("Ports", sort_key=2)
+PORTS_GROUP = OptionGroup("Ports", sort_key=2)
 
 
 @Parameter(name="*")
@@ -69,78 +67,66 @@ class AccessOptions:
 
     trust_proxy: Annotated[
         tuple[Any, ...],
-        option(
+        PORTS_GROUP.several(
             "--trust-proxy",
             "The addresses of proxies that sign users in to the HTTP API by --proxy-user-header and X-Forwarded-Groups, several"
             " with commas. The proxies have to remove these headers from requests.",
+            parse_networks,
             metavar="CIDR",
-            converter=reading(parse_networks),
-            n_tokens=1,
-            negative="",
-            group=PORTS_GROUP,
-            show_default=False,
         ),
     ] = ()
     proxy_role: Annotated[
         tuple[ProxyRule, ...],
-        option(
+        PORTS_GROUP.several(
             "--proxy-role",
             "The roles of the users of these proxies, several with commas: ann@example.com=admin, *@example.com=viewer,"
             " group:ops=operator@NAMESPACE+payloads.",
+            parse_rules,
             metavar="NAME=ROLE",
-            converter=reading(parse_rules),
-            n_tokens=1,
-            negative="",
-            group=PORTS_GROUP,
-            show_default=False,
         ),
     ] = ()
     proxy_user_header: Annotated[
         str,
-        option(
+        PORTS_GROUP.option(
             "--proxy-user-header",
             "The only header that names the user of these proxies. Choose one whose value users cannot choose themselves.",
             metavar="NAME",
             converter=reading(parse_user_header),
             n_tokens=1,
-            group=PORTS_GROUP,
         ),
     ] = "X-Forwarded-Email"
     socket_mode: Annotated[
         int | None,
-        option(
+        PORTS_GROUP.option(
             "--socket-mode",
             "The mode of Unix sockets: 0600, 0660, or 0666 for every user of this machine. Connections to them need no token.",
             metavar="MODE",
             converter=reading(socket_mode),
             n_tokens=1,
-            group=PORTS_GROUP,
             show_default=mode_text,
         ),
     ] = None
     require_token: Annotated[
         bool,
-        flag(
+        PORTS_GROUP.flag(
             "--require-token",
             "Demand a token of workers, clients and commands: MAINSPRING_TOKEN. Connections over a Unix socket and with client"
             " certificates need none; plain Gearman connections without either are refused.",
-            group=PORTS_GROUP,
         ),
     ] = False
     allow_shutdown: Annotated[
         bool,
-        flag(
+        PORTS_GROUP.flag(
             "--allow-shutdown",
             "Accept Gearman's command shutdown from every connection to a loopback address without a token. Without this option"
             " it needs a Unix socket.",
-            group=PORTS_GROUP,
         ),
     ] = False
 
 
 DEFAULT_ACCESS: Final = AccessOptions()
 
-ARGUMENTS_GROUP = Group("Arguments of jobs", sort_key=4.5)
+ARGUMENTS_GROUP = OptionGroup("Arguments of jobs", sort_key=4.5)
 
 
 def kept_sizes(text: str) -> tuple[ArgumentRule, ...]:
@@ -180,11 +166,10 @@ class RememberingOptions:
 
     keep: Annotated[
         tuple[ArgumentRule, ...],
-        option(
+        ARGUMENTS_GROUP.option(
             "--keep-arguments",
             "The largest arguments that are kept when a job has succeeded, for all functions or for those of a pattern, such as"
             " 1K,pay*=16K,sign_in=0. The last entry that matches counts.",
-            group=ARGUMENTS_GROUP,
             converter=reading(kept_sizes),
             n_tokens=1,
             metavar="[FUNCTION=]SIZE,...",
@@ -193,11 +178,10 @@ class RememberingOptions:
     ] = ()
     redact: Annotated[
         tuple[ArgumentRule, ...],
-        option(
+        ARGUMENTS_GROUP.option(
             "--redact",
             "Keys whose values are replaced in arguments that are shown, and in those that are kept of succeeded jobs, such as"
             " *password*,pay*=card_number.",
-            group=ARGUMENTS_GROUP,
             converter=reading(redactions),
             n_tokens=1,
             metavar="[FUNCTION=]KEY,...",
@@ -208,9 +192,9 @@ class RememberingOptions:
 
 DEFAULT_REMEMBERING = RememberingOptions()
 
-NODE_GROUP = Group("Node", sort_key=1)
-FLEET_GROUP = Group("Fleet", sort_key=3)
-JOBS_GROUP = Group("Jobs", sort_key=4)
+NODE_GROUP = OptionGroup("Node", sort_key=1)
+FLEET_GROUP = OptionGroup("Fleet", sort_key=3)
+JOBS_GROUP = OptionGroup("Jobs", sort_key=4)
 
 
 SHORTEST_LEASE = 1.0
@@ -225,10 +209,9 @@ HTTP_HELP = "The address for the HTTP API, /login, /metrics, /healthz and /ready
 
 BackupBeforeMigrate = Annotated[
     bool,
-    option(
+    NODE_GROUP.option(
         "--backup-before-migrate",
         "Copy a SQLite store beside its file, as FILE.schema-N.backup, before its schema is updated.",
-        group=NODE_GROUP,
         negative="--no-backup-before-migrate",
     ),
 ]
@@ -241,61 +224,50 @@ class NodeOptions:
 
     store: Annotated[
         str,
-        option(
-            "--store",
-            STORE_HELP,
-            metavar="URL",
-            group=NODE_GROUP,
-        ),
+        NODE_GROUP.option("--store", STORE_HELP, metavar="URL"),
     ] = DEFAULT_STORE
     name: Annotated[
         str | None,
-        option("--name", "The node's name, part of its jobs' handles; by default the host's name.", group=NODE_GROUP),
+        NODE_GROUP.option("--name", "The node's name, part of its jobs' handles; by default the host's name."),
     ] = None
     synchronous: Annotated[
         Literal["full", "normal"],
-        option(
+        NODE_GROUP.option(
             "--synchronous",
             "For a SQLite store. full: accepted jobs survive a power failure; normal: they survive the end of the process.",
-            group=NODE_GROUP,
         ),
     ] = "full"
     no_migrate: Annotated[
         bool,
-        flag(
-            "--no-migrate",
-            "Do not update the schema of a PostgreSQL or SQLite store; start only if it fits.",
-            group=NODE_GROUP,
+        NODE_GROUP.flag(
+            "--no-migrate", "Do not update the schema of a PostgreSQL or SQLite store; start only if it fits."
         ),
     ] = False
     backup_before_migrate: BackupBeforeMigrate = True
     no_schedules: Annotated[
         bool,
-        flag(
+        NODE_GROUP.flag(
             "--no-schedules",
             "Fire no schedules on this node. It still runs schedules that are triggered by hand, and children of a run.",
-            group=NODE_GROUP,
         ),
     ] = False
     strategy: Annotated[
         str,
-        option(
+        FLEET_GROUP.option(
             "--strategy",
             "How the nodes of a store share its jobs: default, id_hash, least_count, weight, or FILE.py:NAME for a strategy"
             " that a file registers.",
-            group=FLEET_GROUP,
             converter=reading(strategy_name),
         ),
     ] = "default"
     weight: Annotated[
-        int, option("--weight", "This node's relative size, for the strategies id_hash and weight.", group=FLEET_GROUP)
+        int, FLEET_GROUP.option("--weight", "This node's relative size, for the strategies id_hash and weight.")
     ] = 1
     lease: Annotated[
         float,
-        option(
+        FLEET_GROUP.option(
             "--lease",
             "After this time without a heartbeat of this node, other nodes take its jobs. Set the same on all nodes.",
-            group=FLEET_GROUP,
             show_default=format_duration,
             **DURATION_OPTION
             | at_least(
@@ -308,25 +280,23 @@ class NodeOptions:
     ] = LEASE
     cluster: Annotated[
         str | None,
-        option(
+        FLEET_GROUP.option(
             "--cluster",
             "For a PostgreSQL store: a ZooKeeper ensemble, zookeeper://HOST:2181/CHROOT, through which its nodes detect dead"
             " nodes and new jobs sooner.",
             metavar="URL",
-            group=FLEET_GROUP,
         ),
     ] = None
     fleet_status: Annotated[
         bool,
-        flag(
+        FLEET_GROUP.flag(
             "--fleet-status",
             "Let the admin command status count the running jobs and the workers of all nodes, not only of this one.",
-            group=FLEET_GROUP,
         ),
     ] = False
     gearman: Annotated[
         tuple[Address, ...],
-        option(
+        PORTS_GROUP.option(
             "--gearman",
             "The address for Gearman clients and workers, several with commas, or none. Port 0 means any free port. Behind a"
             " slash, the namespace of all its connections: 127.0.0.1:4731/team, or unix/team:PATH for a socket. They are"
@@ -336,127 +306,87 @@ class NodeOptions:
             n_tokens=1,
             json_list=False,  # an IPv6 address begins as a list in JSON does
             negative="",
-            group=PORTS_GROUP,
             show_default=addresses_text,
         ),
     ] = (DEFAULT_GEARMAN,)
     http: Annotated[
         Address | None,
-        option(
+        PORTS_GROUP.option(
             "--http",
             HTTP_HELP,
             metavar="HOST:PORT",
             converter=reading(http_address),
             n_tokens=1,
             accepts_keys=False,
-            group=PORTS_GROUP,
             show_default=False,
         ),
     ] = None
     http_host: Annotated[
         tuple[str, ...],
-        option(
+        PORTS_GROUP.several(
             "--http-host",
             "A name under which browsers and programs may address the HTTP port, several with commas. IP addresses, localhost and"
             " the name of this machine need none.",
+            host_names,
             metavar="NAME",
-            converter=reading(host_names),
-            n_tokens=1,
-            negative="",
-            group=PORTS_GROUP,
-            show_default=False,
         ),
     ] = ()
     http_prefix: Annotated[
         str,
-        option(
+        PORTS_GROUP.option(
             "--http-prefix",
             "The path under which a proxy shows the HTTP port, such as /mainspring.",
             metavar="PATH",
             converter=reading(path_prefix),
-            group=PORTS_GROUP,
             show_default=False,
         ),
     ] = ""
-    tls_cert: Annotated[
-        Path | None, option("--tls-cert", "The server's certificate (PEM).", group=PORTS_GROUP, **FILE_OPTION)
-    ] = None
-    tls_key: Annotated[
-        Path | None, option("--tls-key", "The certificate's key (PEM).", group=PORTS_GROUP, **FILE_OPTION)
-    ] = None
+    tls_cert: Annotated[Path | None, PORTS_GROUP.file("--tls-cert", "The server's certificate (PEM).")] = None
+    tls_key: Annotated[Path | None, PORTS_GROUP.file("--tls-key", "The certificate's key (PEM).")] = None
     tls_client_ca: Annotated[
         Path | None,
-        option(
-            "--tls-client-ca", "Require client certificates of this authority (PEM).", group=PORTS_GROUP, **FILE_OPTION
-        ),
+        PORTS_GROUP.file("--tls-client-ca", "Require client certificates of this authority (PEM)."),
     ] = None
     access: AccessOptions = DEFAULT_ACCESS
     insecure: Annotated[
         bool,
-        flag(
-            "--insecure",
-            "Listen beyond loopback without TLS and client certificates: anybody can connect.",
-            group=PORTS_GROUP,
+        PORTS_GROUP.flag(
+            "--insecure", "Listen beyond loopback without TLS and client certificates: anybody can connect."
         ),
     ] = False
     retention: Annotated[
         float,
-        option(
-            "--retention",
-            "How long ended jobs and their results are kept.",
-            group=JOBS_GROUP,
-            show_default=format_duration,
-            **DURATION_OPTION,
-        ),
+        JOBS_GROUP.duration("--retention", "How long ended jobs and their results are kept."),
     ] = DAY
     dead_retention: Annotated[
         float,
-        option(
-            "--dead-retention",
-            "How long dead letters are kept: jobs whose attempts have all failed.",
-            group=JOBS_GROUP,
-            show_default=format_duration,
-            **DURATION_OPTION,
-        ),
+        JOBS_GROUP.duration("--dead-retention", "How long dead letters are kept: jobs whose attempts have all failed."),
     ] = 14 * DAY
     log_retention: Annotated[
         float,
-        option(
-            "--log-retention",
-            "How long the lines are kept that tasks log.",
-            group=JOBS_GROUP,
-            show_default=format_duration,
-            **DURATION_OPTION,
-        ),
+        JOBS_GROUP.duration("--log-retention", "How long the lines are kept that tasks log."),
     ] = 7 * DAY
     audit_retention: Annotated[
         float,
-        option(
-            "--audit-retention",
-            "How long acts are kept in the audit. Set the same on all nodes.",
-            group=JOBS_GROUP,
-            show_default=format_duration,
-            **DURATION_OPTION,
-        ),
+        JOBS_GROUP.duration("--audit-retention", "How long acts are kept in the audit. Set the same on all nodes."),
     ] = 90 * DAY
     remembering: RememberingOptions = DEFAULT_REMEMBERING
     workflows: RunLimitOptions = DEFAULT_RUN_LIMITS
     job_retries: Annotated[
         int | None,
-        option(
+        JOBS_GROUP.option(
             "--job-retries",
             "How many deliveries a job without a retry policy may lose with its workers before it fails; by default 5 with"
             " workers of the extension, and no limit with plain Gearman workers.",
-            group=JOBS_GROUP,
             **at_least(0, count, str, "is negative: give {least} or more, or leave it out"),
         ),
     ] = None
     round_robin: Annotated[
-        bool, flag("--round-robin", "Give plain Gearman workers jobs of their functions in rotation.", group=JOBS_GROUP)
+        bool, JOBS_GROUP.flag("--round-robin", "Give plain Gearman workers jobs of their functions in rotation.")
     ] = False
     exceptions: Annotated[
         bool,
-        flag("--exceptions", "Send exceptions also to Gearman clients that did not ask for them.", group=JOBS_GROUP),
+        JOBS_GROUP.flag("--exceptions", "Send exceptions also to Gearman clients that did not ask for them."),
     ] = False
     limits: LimitOptions = DEFAULT_LIMITS
     process: ProcessOptions = DEFAULT_PROCESS

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 from msgspec.structs import replace
 
 from mainspring.cli.node import run_loop
 from mainspring.cli.options import (
-    DURATION_OPTION,
     LOCAL,
     SIZE_OPTION,
+    OptionGroup,
     ServerOptions,
     at_least,
     count,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from mainspring.worker.supervisor import Start
 
-WORKERS_GROUP = Group("Workers", sort_key=0)
+WORKERS_GROUP = OptionGroup("Workers", sort_key=0)
 
 SHORTEST_FROZEN_AFTER = 2 * INTERVAL
 """Seconds."""
@@ -78,62 +78,53 @@ AppSelector = Annotated[
 class WorkerOptions:
     """The options of ``worker`` and ``run`` for workers."""
 
-    processes: Annotated[int, option("--processes", "The number of worker processes.", group=WORKERS_GROUP)] = 1
-    concurrency: Annotated[
-        int, option("--concurrency", "How many jobs one process runs at a time.", group=WORKERS_GROUP)
-    ] = 16
+    processes: Annotated[int, WORKERS_GROUP.option("--processes", "The number of worker processes.")] = 1
+    concurrency: Annotated[int, WORKERS_GROUP.option("--concurrency", "How many jobs one process runs at a time.")] = 16
     waiting_places: Annotated[
         int,
-        option(
+        WORKERS_GROUP.option(
             "--waiting-places",
             "The most extra places, in which a process runs jobs that its own tasks wait for while they occupy all places.",
-            group=WORKERS_GROUP,
         ),
     ] = WAITING_PLACES
     functions: Annotated[
         tuple[str, ...],
-        option(
+        WORKERS_GROUP.option(
             "--functions",
             "The tasks to run: names or patterns such as 'mail.*', several with commas; by default all tasks of the App.",
-            group=WORKERS_GROUP,
             **PATTERNS_OPTION,
         ),
     ] = ()
     unwanted: Annotated[
         tuple[str, ...],
-        option("--not", "Tasks not to run, in the same form.", group=WORKERS_GROUP, **PATTERNS_OPTION),
+        WORKERS_GROUP.option("--not", "Tasks not to run, in the same form.", **PATTERNS_OPTION),
     ] = ()
     no_workflows: Annotated[
         bool,
-        flag(
+        WORKERS_GROUP.flag(
             "--no-workflows",
             "Leave out all workflows of the App, and their schedules: for servers whose store keeps none.",
-            group=WORKERS_GROUP,
         ),
     ] = False
     strict: Annotated[
         bool,
-        flag(
-            "--strict",
-            "Refuse workflows with code that a replay cannot repeat, in place of a warning in the log.",
-            group=WORKERS_GROUP,
+        WORKERS_GROUP.flag(
+            "--strict", "Refuse workflows with code that a replay cannot repeat, in place of a warning in the log."
         ),
     ] = False
     max_jobs: Annotated[
         int | None,
-        option(
+        WORKERS_GROUP.option(
             "--max-jobs",
             "Replace a worker process after this many jobs; by default never.",
-            group=WORKERS_GROUP,
             **at_least(1, count, str, "would never run a job: give {least} or more, or leave it out for never"),
         ),
     ] = None
     max_memory: Annotated[
         int | None,
-        option(
+        WORKERS_GROUP.option(
             "--max-memory",
             "Replace a worker process that uses this much memory; by default never.",
-            group=WORKERS_GROUP,
             **SIZE_OPTION
             | at_least(
                 SMALLEST_MEMORY,
@@ -147,33 +138,27 @@ class WorkerOptions:
 
     frozen_after: Annotated[
         float,
-        option(
-            "--frozen-after",
-            "Replace a worker process whose event loop is blocked for this time; 0: never.",
-            group=WORKERS_GROUP,
-            show_default=format_duration,
-            **DURATION_OPTION,
+        WORKERS_GROUP.duration(
+            "--frozen-after", "Replace a worker process whose event loop is blocked for this time; 0: never."
         ),
     ] = FROZEN_AFTER
     workflow_cache: Annotated[
         int,
-        option(
+        WORKERS_GROUP.option(
             "--workflow-cache",
             "How much memory a worker process uses for runs of workflows between their decisions; 0: none. A run that is not"
             " there is replayed from its history.",
-            group=WORKERS_GROUP,
             show_default=size_text,
             **SIZE_OPTION,
         ),
     ] = WORKFLOW_CACHE
     check_replay: Annotated[
         bool,
-        flag(
+        WORKERS_GROUP.flag(
             "--check-replay",
             "Replay a run of a workflow from its start for each of its decisions while it has up to 1,000 events, and not for one"
             " decision in 1,000; also in a second process, in which sets of strings have other orders. If the code differs from"
             " the history, the run is parked. For development: it takes time and memory.",
-            group=WORKERS_GROUP,
         ),
     ] = False
 
