@@ -54,11 +54,6 @@ def object_number(name: str) -> int:
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)
 
 
-NUMBERED_ROWS: Final = 500
-"""Acts that one sweep gives the numbers of their objects. Acts of nodes of the last version have none, and a search for the acts
-on an object reads all of these."""
-
-
 def row_of(act: Act) -> tuple[str, str, int, bytes]:
     """Return the columns of an act in a table: namespace, what, object, act."""
     return act.namespace, act.what, object_number(act.object), _encode(act)

@@ -99,10 +99,7 @@ class Tables(Protocol):
         """Increase the number of revocations."""
 
     async def sweep(self, expired_us: int, acts_us: int, rows: int) -> int:
-        """Delete expired sessions and links, and old acts; return how many.
-
-        Also give numbers of their objects to at most `audit.NUMBERED_ROWS` acts that have none.
-        """
+        """Delete expired sessions and links, and old acts; return how many."""
 
 
 class AccessOperation(Acting):

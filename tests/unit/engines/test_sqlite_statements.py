@@ -185,13 +185,7 @@ PLANS = {
         "SEARCH runs USING INDEX runs_named (namespace=? AND workflow_id=?)",
         "SCAN few",
     ],
-    "acts_on_object": [
-        "MERGE (UNION ALL)",
-        "LEFT",
-        "SEARCH audit USING INDEX audit_objects (object=? AND rowid<?)",
-        "RIGHT",
-        "SEARCH audit USING INDEX audit_objects (object=? AND rowid<?)",
-    ],
+    "acts_on_object": ["SEARCH audit USING INDEX audit_objects (object=? AND rowid<?)"],
     "few_parked": ["SEARCH runs USING INDEX runs_parked (namespace=?)"],
 }
 

@@ -15,19 +15,8 @@ DELETE FROM credentials WHERE digest = ANY (ARRAY(
 -- name: record_acts
 INSERT INTO audit (namespace, what, object, act) {rows(text, text, bigint, bytea)};
 
--- Acts without a number may be on any object. Without the column in the order, the planner would sort all of them.
 -- name: acts_on_object
-(SELECT number, at_us, act FROM audit WHERE object = $3 AND number < $1 ORDER BY number DESC LIMIT $2)
-UNION ALL
-(SELECT number, at_us, act FROM audit WHERE object IS NULL AND number < $1 ORDER BY object DESC, number DESC LIMIT $2)
-ORDER BY number DESC LIMIT $2;
-
--- name: acts_without_number
-SELECT number, act FROM audit WHERE object IS NULL ORDER BY object DESC, number DESC LIMIT $1 FOR UPDATE SKIP LOCKED;
-
--- name: number_acts
-UPDATE audit SET object = found.object FROM unnest($1::bigint[], $2::bigint[]) AS found (number, object)
-WHERE audit.number = found.number;
+SELECT number, at_us, act FROM audit WHERE object = $3 AND number < $1 ORDER BY object DESC, number DESC LIMIT $2;
 
 -- name: sweep_acts
 DELETE FROM audit WHERE number = ANY (ARRAY(

@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.access import store
 from mainspring.access.audit import (
-    NUMBERED_ROWS,
     ListActs,
     RecordActs,
     Recorded,
     decode_act,
     list_acts,
-    object_number,
     row_of,
 )
 from mainspring.access.idempotency import OPERATIONS, ReplyOperation, Reservation, reservation_of
@@ -66,12 +64,9 @@ class Credentials:
         await self._sql.execute("revoked")
 
     async def sweep(self, expired_us: int, acts_us: int, rows: int) -> int:
-        """Delete expired credentials and old acts, and number the objects of some acts."""
+        """Delete expired credentials and old acts."""
         number = await self._sql.execute("sweep_credentials", expired_us, rows)
-        number += await self._sql.execute("sweep_acts", acts_us, rows)
-        acts = await self._sql.fetch("acts_without_number", NUMBERED_ROWS)
-        await self._sql.many("number_acts", [(place, object_number(decode_act(act).object)) for place, act in acts])
-        return number
+        return number + await self._sql.execute("sweep_acts", acts_us, rows)
 
 
 def _credential(row: tuple[bytes, int] | None) -> store.Credential | None:

@@ -12,18 +12,8 @@ DELETE FROM credentials WHERE digest IN
 -- name: record_acts
 INSERT INTO audit (at_us, namespace, what, object, act) VALUES (CAST(unixepoch('subsec') * 1000000 AS INTEGER), $1, $2, $3, $4);
 
--- Acts without a number may be on any object.
 -- name: acts_on_object
-SELECT number, at_us, act FROM audit INDEXED BY audit_objects WHERE object = $3 AND number < $1
-UNION ALL
-SELECT number, at_us, act FROM audit INDEXED BY audit_objects WHERE object IS NULL AND number < $1
-ORDER BY number DESC LIMIT $2;
-
--- name: acts_without_number
-SELECT number, act FROM audit INDEXED BY audit_objects WHERE object IS NULL ORDER BY number DESC LIMIT $1;
-
--- name: number_acts
-UPDATE audit SET object = $2 WHERE number = $1;
+SELECT number, at_us, act FROM audit INDEXED BY audit_objects WHERE object = $3 AND number < $1 ORDER BY number DESC LIMIT $2;
 
 -- name: sweep_acts
 DELETE FROM audit WHERE number IN (SELECT number FROM audit WHERE at_us < $1 ORDER BY at_us LIMIT $2);
