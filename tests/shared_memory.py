@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mainspring.engines.memory import claiming
 from mainspring.engines.memory.engine import Runner
 from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.engines.memory.tables import Tables
@@ -16,6 +15,7 @@ from mainspring.features import Feature
 from mainspring.ids import Term
 from mainspring.jobs.model import State
 from mainspring.nodes.model import NodeRow
+from mainspring.resources.rules import returns
 from mainspring.resources.store import Acquire
 from mainspring.storage.engine import Opened
 from tests.engines import no_time
@@ -30,6 +30,27 @@ if TYPE_CHECKING:
 
     Carry = Callable[[Callable[[], None]], object]
     """How a message reaches the node that listens: a simulation may lose it, or give it twice."""
+
+
+def freed_functions(tables: Tables, group: Sequence[Operation]) -> set[bytes]:
+    """Return the functions of which a group is about to return tokens that other nodes lack."""
+    freed = set()
+    for operation in group:
+        if not isinstance(operation, Acquire):
+            continue
+        for ask in operation.asks:
+            holdings = tables.tokens.get((ask.function, ask.pool), {})
+            own = holdings.get(operation.term)
+            others = [holding for term, holding in holdings.items() if term != operation.term]
+            if own is not None and returns(own.tokens, ask.tokens, others, announced=ask.announced):
+                freed.add(ask.function)
+    return freed
+
+
+def end_places(tables: Tables, term: int) -> None:
+    """Free the tokens of a term that has ended."""
+    for holdings in tables.tokens.values():
+        holdings.pop(term, None)
 
 
 class SharedTables:
@@ -95,11 +116,11 @@ class SharedMemoryEngine:
             return
         waits = {job_id: set(terms) for job_id, terms in content.tables.waits.items()}
         pending = self._pending()
-        freed = claiming.freed_functions(content.tables, group)
+        freed = freed_functions(content.tables, group)
         outcomes = self._runner.run(group, content.tables, self._lifecycle, content.terms, self._term)
         for operation in group:
             if isinstance(operation, Acquire) and operation.term in content.ended:
-                claiming.end_places(content.tables, operation.term)  # it was asked for under the term before
+                end_places(content.tables, operation.term)  # it was asked for under the term before
         self._tell(waits, pending)
         for term in content.receivers:
             if freed and term != self._term:
@@ -187,7 +208,7 @@ class SharedMemoryEngine:
             return False
         content.rows.pop(term, None)
         content.ended.add(term)
-        claiming.end_places(content.tables, term)
+        end_places(content.tables, term)
         return True
 
     async def abandoned(self) -> Sequence[int]:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.engines.memory import claiming
 from mainspring.jobs.outcomes import Subscriptions
 from mainspring.jobs.token_grants import GrantedAccount
 from mainspring.resources import rules
+from tests import shared_memory
 
 from .fleet.limited import LimitedWorld
 from .fleet.running import simulate_fleet
@@ -59,7 +59,7 @@ def test_using_tokens_of_an_ended_term_is_detected(monkeypatch: Plant) -> None:
 
 
 def test_keeping_tokens_of_ended_terms_is_detected(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(claiming, "end_places", lambda *_: None)
+    monkeypatch.setattr(shared_memory, "end_places", lambda *_: None)
     is_caught(20, by="never ends")
 
 

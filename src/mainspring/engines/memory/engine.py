@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from mainspring.access.audit import recorded_acts
 from mainspring.access.idempotency import KeyedGroup, has_keys
-from mainspring.engines.memory import access, claiming, jobs, queries
+from mainspring.engines.memory import access, jobs, queries
 from mainspring.engines.memory.jobs import PENDING, copy, delete, enter_end, forget_ended, submit
 from mainspring.engines.memory.tables import Tables
 from mainspring.errors import StoreError
@@ -176,9 +176,8 @@ class MemoryGround:
 
 _HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
     **jobs.HANDLERS,
-    **claiming.HANDLERS,
+    **jobs.CLAIM_HANDLERS,
     **jobs.READING_HANDLERS,
-    **claiming.RESOURCE_HANDLERS,
     **access.LOG_HANDLERS,
     **access.HANDLERS,
     **access.REPLY_HANDLERS,

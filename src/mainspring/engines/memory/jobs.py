@@ -1,9 +1,15 @@
-"""The jobs slice in memory: jobs from their submission to their deletion, their lookups, counts and subscribers."""
+"""The jobs slice in memory: jobs from their submission to their deletion, their lookups, counts and subscribers.
+
+Claims go by priority and age, or take turns between keys. Functions have limits.
+"""
 
 from __future__ import annotations
 
 import heapq
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from mainspring.engines.memory.tables import Pending
 from mainspring.jobs import rules
@@ -14,12 +20,16 @@ from mainspring.jobs.rules import Event
 from mainspring.jobs.settlement_records import append_record, cancel_on_request, note_lost
 from mainspring.jobs.user_data import indexed_tags
 from mainspring.namespaces import ANY, namespace_of
+from mainspring.resources import rules as token_rules
+from mainspring.resources import store as token_ops
+from mainspring.resources.rules import FunctionLimits, pool_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from mainspring.engines.memory.tables import Tables
     from mainspring.storage.engine import Operation
+
 
 copy: Callable[[Job], Job] = Job.__copy__  # type: ignore[attr-defined]
 """Arguments and results are copied: a caller may change its own."""
@@ -468,4 +478,124 @@ READING_HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
     ops.FindSubscribers: find_subscribers,
     ops.ReadBacklog: read_backlog,
     ops.Count: count,
+}
+
+
+def claim(tables: Tables, operation: ops.Claim) -> list[list[Job]]:
+    """Lease due jobs; see ``Claim``."""
+    return [_claim(tables, operation.term, want) for want in operation.wants]
+
+
+def _claim(tables: Tables, term: int, want: ops.ClaimRequest) -> list[Job]:
+    claimed: list[Job] = []
+    for priority, pending in enumerate(tables.pending.get(want.function, ())):
+        most = want.limit - len(claimed)
+        claimed += _lease(tables, (priority, pending), pending.pop, most, term, want.slots, want.overdue_us)
+    return claimed
+
+
+def claim_by_key(tables: Tables, operation: ops.ClaimByKey) -> ops.ClaimedByKey:
+    """Lease due jobs, taking turns between their keys; see ``ClaimByKey``."""
+    claimed: list[Job] = []
+    after = list(operation.after)
+    skipped: set[bytes] = set()
+    function, term, concurrency = operation.function, operation.term, operation.concurrency
+    more = False
+    for priority, pending in enumerate(tables.pending.get(operation.function, ())):
+        for met, key in enumerate(pending.keys(after[priority])):
+            if len(claimed) >= operation.limit or met >= ops.KEYS_PER_CLAIM:
+                more = True
+                break
+            if key in operation.enough:
+                skipped.add(key)
+            elif concurrency is None or not exhausted(tables, function, key, term, concurrency):
+                most = min(operation.limit - len(claimed), operation.per_key)
+                pop, slots = partial(pending.pop_of, key), operation.slots
+                claimed += _lease(tables, (priority, pending), pop, most, operation.term, slots, operation.overdue_us)
+            pending.forget(key)
+            after[priority] = key
+    more = more or len(claimed) >= operation.limit
+    return ops.ClaimedByKey(claimed, (after[0], after[1], after[2]), more, frozenset(skipped))
+
+
+def _lease(
+    tables: Tables,
+    line: tuple[int, Pending],
+    pop: Callable[[], tuple[bytes, int] | None],
+    most: int,
+    term: int,
+    slots: frozenset[int] | None,
+    overdue_us: int,
+) -> list[Job]:
+    """Lease up to ``most`` of the jobs that ``pop`` returns from the queue of a priority; put jobs of other slots back."""
+    priority, pending = line
+    leased: list[Job] = []
+    others = []
+    while len(leased) < most and (entry := pop()) is not None:
+        job = tables.jobs.get(entry[1])
+        if job is None or job.state != PENDING or job.priority != priority:
+            continue
+        if slots is not None and not _fits(job, slots, overdue_us):
+            others.append(entry)
+            continue
+        job.term = term
+        enter(tables, job, Event.CLAIM)
+        leased.append(copy(job))
+    for key, job_id in others:
+        pending.push(key, job_id)
+    return leased
+
+
+def _fits(job: Job, slots: frozenset[int], overdue_us: int) -> bool:
+    since_us = max(job.created_us, job.due_us)
+    return since_us < overdue_us or rules.slot(job) in slots
+
+
+def save_limits(tables: Tables, operation: token_ops.SaveLimits) -> FunctionLimits:
+    """Write the limits of a function; see ``SaveLimits``."""
+    limits = operation.limits
+    stored = tables.limits.get(limits.function, FunctionLimits(limits.function))
+    if stored.version == limits.version:
+        stored = tables.limits[limits.function] = msgspec.structs.replace(limits, version=limits.version + 1)
+    return stored
+
+
+def acquire(tables: Tables, operation: token_ops.Acquire) -> list[token_ops.Grant]:
+    """Grant tokens and starts; see ``Acquire``."""
+    return [_acquire(tables, operation.term, ask, operation.now_us) for ask in operation.asks]
+
+
+def _acquire(tables: Tables, term: int, ask: token_ops.TokenRequest, now_us: int) -> token_ops.Grant:
+    grant = token_ops.Grant()
+    pool = (ask.function, ask.pool)
+    if ask.limit:
+        holdings = tables.tokens.setdefault(pool, {})
+        before = holdings.pop(term, token_rules.Holding(0, 0, 0)).tokens
+        own, claimants, short = token_rules.divide(
+            holdings.values(), ask.limit, before, ask.tokens, now_us, ask.demand, waits=ask.waits
+        )
+        if own.wanted:
+            holdings[term] = own
+        grant = token_ops.Grant(own.tokens, claimants, short)
+    if ask.rate is not None:
+        rate, bucket = tables.buckets.get(pool, (ask.rate, token_rules.full(ask.rate, now_us)))
+        if rate != ask.rate:
+            bucket = token_rules.converted(rate, ask.rate, token_rules.refilled(rate, bucket, now_us))
+        starts, bucket = token_rules.consume(ask.rate, bucket, now_us, ask.starts)
+        tables.buckets[pool] = ask.rate, bucket
+        grant = grant._replace(starts=starts, next_us=token_rules.next_us(ask.rate, bucket))
+    return grant
+
+
+def exhausted(tables: Tables, function: bytes, key: bytes, term: int, limit: int) -> bool:
+    """Return whether other nodes than that of a term hold all tokens of a key."""
+    holdings = tables.tokens.get((function, pool_of(key)), {})
+    return sum(holding.tokens for holder, holding in holdings.items() if holder != term) >= limit
+
+
+CLAIM_HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
+    ops.Claim: claim,
+    ops.ClaimByKey: claim_by_key,
+    token_ops.SaveLimits: save_limits,
+    token_ops.Acquire: acquire,
 }
