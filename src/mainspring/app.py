@@ -53,7 +53,6 @@ from mainspring.jobs.user_data import MAX_KEPT_ARGUMENTS
 from mainspring.stores import ZooKeeper, check_options, check_store
 from mainspring.worker.functions import check_annotations, check_definition, check_workflows
 from mainspring.worker.registry import Kept, Registry, kept_seconds
-from mainspring.workflow_code.channels import Channel
 from mainspring.workflow_code.model import PARK_ON
 
 if TYPE_CHECKING:
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
 
     from mainspring.worker.runtime import Worker
     from mainspring.worker.settings import WorkerSettings
+    from mainspring.workflow_code.channels import Channel
 
 
 R = TypeVar("R")
@@ -492,6 +492,8 @@ class App(AppClient):
 
         Raises UsageError for an invalid name, and for a type that cannot be read from JSON.
         """
+        from mainspring.workflow_code.channels import Channel  # noqa: PLC0415 - with the code that runs workflows
+
         channel: Channel[Any] = Channel(name, kind)
         if channel.unresolved is not None:  # only then: code may declare a signal wherever it receives it
             self.registry.signals.append(channel.unresolved)

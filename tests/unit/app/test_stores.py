@@ -170,6 +170,7 @@ def test_an_app_loads_no_store_and_no_worker() -> None:
         "apsw",
         "mainspring.server",
         "mainspring.worker.runtime",
+        "mainspring.workflow_code.channels",
         "structlog",
     )
     assert [name for name in loaded if name.startswith(others)] == []
