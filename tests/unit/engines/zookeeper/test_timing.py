@@ -223,8 +223,9 @@ def test_a_job_that_cannot_expire_does_not_delay_others(monkeypatch: pytest.Monk
             commit = transaction.commit
 
             async def refuse(session: Session, some: Sequence[transaction.Happening]) -> list[Verdict | StoreError]:
-                written = await commit(session, [one for one in some if one.job.id != jobs[0].id])
-                return [StoreError("no") if one.job.id == jobs[0].id else written.pop(0) for one in some]
+                refused = [one.job is not None and one.job.id == jobs[0].id for one in some]
+                written = await commit(session, [one for one, no in zip(some, refused, strict=True) if not no])
+                return [StoreError("no") if no else written.pop(0) for no in refused]
 
             monkeypatch.setattr(transaction, "commit", refuse)
             woken = await wake(node, NOW + 2, limit=2)
