@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from mainspring.engines.zookeeper import paths, queries, records, submitting, transaction
-from mainspring.engines.zookeeper.committer import Entry, Fenced
+from mainspring.engines.zookeeper.committer import Entry, Fenced, moved
 from mainspring.engines.zookeeper.sessions import Completion, Handlers, Session, Waiting, one_by_one
 from mainspring.engines.zookeeper.submitting import live_result
 from mainspring.engines.zookeeper.transaction import Happening, end
@@ -137,8 +137,7 @@ def end_of_waiting(seen: LocatedJob, job: Job, who: str) -> tuple[Entry, Complet
         *unmark(job, location.task),
         Create(paths.completed(location.task), record),
     ]
-    counts = ((job.function, int(location.state), job.priority, -1), (job.function, job.state, job.priority, 1))
-    return Entry(changes, counts), Completion(location.task, job, record)
+    return Entry(changes, moved(job, location.state)), Completion(location.task, job, record)
 
 
 # ---- Wake ----
@@ -230,11 +229,8 @@ def woken(timed: Timed, node: Node) -> tuple[Entry, Waiting]:
     record["state"] = "pending"
     data = records.encode(record)
     job = records.decode_job(record)
-    counts = ((job.function, _SCHEDULED, job.priority, -1), (job.function, _PENDING, job.priority, 1))
-    return (
-        Entry([Delete(timed.path, node.version), Create(paths.pending(timed.task), data)], counts),
-        Waiting(timed.task, job, data),
-    )
+    changes: list[Change] = [Delete(timed.path, node.version), Create(paths.pending(timed.task), data)]
+    return Entry(changes, moved(job, _SCHEDULED)), Waiting(timed.task, job, data)
 
 
 async def _due(session: Session, now_us: int, limit: int) -> dict[tuple[bytes, int], int]:
@@ -521,8 +517,7 @@ def redriven(seen: LocatedJob | None, location: TaskLocation | None) -> Plan[Red
         name = Create(path, name_record) if location is None else Write(path, name_record, location.name.version)
         changes = [name, Write(seen.path, result, seen.version)]
     changes.append(Create(paths.pending(task), record))
-    counts = ((job.function, before, job.priority, -1), (job.function, job.state, job.priority, 1))
-    return Entry(changes, counts), Redriving(ops.Redriven(job, redriven=True), Waiting(task, job, record))
+    return Entry(changes, moved(job, before)), Redriving(ops.Redriven(job, redriven=True), Waiting(task, job, record))
 
 
 async def redrive(session: Session, operations: Sequence[ops.Redrive]) -> list[ops.Redriven]:

@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mainspring.engines.zookeeper import paths, records
-from mainspring.engines.zookeeper.committer import Conflict, Entry, Verdict
+from mainspring.engines.zookeeper.committer import Conflict, Entry, Verdict, moved
 from mainspring.engines.zookeeper.records import MAX_RECORD, UNMARKED, Notice, decode_notice, encode_requests, mark_of
 from mainspring.engines.zookeeper.sessions import Handlers, LocalMaster, Session, Waiting
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Refusal, Write, wait_or_timeout
@@ -226,8 +226,7 @@ class Claims:
     async def catch_up(self) -> None:
         """As the new master, read the tasks that the last master assigned to this node without a notice."""
         tasks = await self._session.children(paths.queue(self._session.who))
-        for start in range(0, len(tasks), READ_AT_ONCE):
-            await self._fetch(tasks[start : start + READ_AT_ONCE])
+        await self._fetch(tasks)
         if self._must_relist:
             self._on_change()
 
@@ -290,8 +289,7 @@ class Claims:
         tasks = notice.since(self._notice)
         if tasks is None:
             tasks = await session.children(queue)
-        for start in range(0, len(tasks), READ_AT_ONCE):
-            await self._fetch(tasks[start : start + READ_AT_ONCE])
+        await self._fetch(tasks)
         self._notice = notice
         if self._must_relist:
             self._must_relist = False
@@ -304,6 +302,10 @@ class Claims:
         self._wake.set()
 
     async def _fetch(self, tasks: Sequence[str]) -> None:
+        for start in range(0, len(tasks), READ_AT_ONCE):
+            await self._fetch_some(tasks[start : start + READ_AT_ONCE])
+
+    async def _fetch_some(self, tasks: Sequence[str]) -> None:
         session = self._session
         arrivals = []
         for task, node in zip(tasks, await session.get_many([*map(paths.running, tasks)]), strict=True):
@@ -408,7 +410,7 @@ def _released(session: Session, one: Waiting, version: int) -> Entry:
             Delete(paths.running(task)),
             Create(paths.pending(task), data),
         ],
-        [(job.function, State.LEASED, job.priority, -1), (job.function, State.PENDING, job.priority, 1)],
+        moved(job, State.LEASED),
     )
 
 

@@ -167,12 +167,16 @@ _KINDS: Final = {kind.__name__.lower(): kind for kind in get_args(Message)}
 
 
 def decode_letter(letter: bytes) -> list[Message]:
-    """Return the messages of a letter; kinds that a newer version sends are left out. Raises ValueError."""
+    """Return the messages of a letter; those that only a newer version can read are left out. Raises ValueError."""
+    messages: list[Message] = []
     try:
-        messages = records.decode(letter)["messages"]
-        return [msgspec.convert(values, _KINDS[kind]) for kind, *values in messages if kind in _KINDS]
+        for kind, *values in records.decode(letter)["messages"]:
+            with contextlib.suppress(msgspec.ValidationError):
+                if kind in _KINDS:
+                    messages.append(msgspec.convert(values, _KINDS[kind]))
     except (KeyError, TypeError) as error:
         raise ValueError(f"this is no letter: {error!r}") from error
+    return messages
 
 
 class Relay:

@@ -34,7 +34,7 @@ from mainspring.engines.zookeeper.tree import (
     Write,
 )
 from mainspring.errors import StoreBrokenError, StoreError, StoreUnavailableError
-from mainspring.jobs.model import counted_as
+from mainspring.jobs.model import Job, counted_as
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -116,6 +116,11 @@ class Entry:
             size += len(counts) * (3 * len(counts[0][0]) + 40)
         self.size = size
         """Approximate bytes in a packet, with its counts in the journal."""
+
+
+def moved(job: Job, before: int) -> list[Count]:
+    """Return the changes of the counts for a job that has got another state."""
+    return [(job.function, before, job.priority, -1), (job.function, job.state, job.priority, 1)]
 
 
 class Conflict(NamedTuple):

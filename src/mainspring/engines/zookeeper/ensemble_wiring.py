@@ -26,20 +26,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from kazoo.client import KazooClient
-from kazoo.exceptions import (
-    ConnectionDropped,
-)
+from kazoo.exceptions import ConnectionDropped
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import serialization
 from kazoo.protocol.serialization import Connect
 from kazoo.retry import KazooRetry
 
-from mainspring.engines.zookeeper.tree import (
-    Create,
-    Delete,
-    SessionEndedError,
-    Write,
-)
+from mainspring.engines.zookeeper.tree import Create, Delete, SessionEndedError, Write
 from mainspring.errors import StoreUnavailableError
 from mainspring.quantities import format_duration
 

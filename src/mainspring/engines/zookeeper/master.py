@@ -44,6 +44,7 @@ from mainspring.engines.zookeeper.tree import (
     SessionEndedError,
     Write,
     run_loops,
+    run_steps,
     wait_or_timeout,
 )
 from mainspring.errors import StoreFencedError, StoreUnavailableError
@@ -127,9 +128,7 @@ class Publisher:
 
     async def run(self) -> None:
         """Publish until cancelled. Raises DeposedError, StoreFencedError."""
-        while True:
-            wait = await self.step()
-            await wait_or_timeout(self._changed, wait)
+        await run_steps(self.step, self._changed)
 
     async def step(self) -> float | None:
         """Publish this node's completions and the listed ones; return the seconds until the next step, None: when woken."""
@@ -212,7 +211,7 @@ class Publisher:
                 continue  # between the reads; if it has completed a second time, its bucket is dirty
             if result is None:
                 log.error("a completed task has no result node", task=one.task, path=one.result)
-                await self._session.ensure(paths.block(one.job.id))
+                await self._session.ensure([paths.block(one.job.id)])
             waiters[one.task] = record.get("waiters", [])
             mine = name if name is not None and name.id == one.job.id else None
             entries.append(entry(one, None if result is None else result.version, mine))

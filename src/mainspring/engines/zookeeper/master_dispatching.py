@@ -31,7 +31,7 @@ from mainspring.engines.zookeeper.master_index import (
 )
 from mainspring.engines.zookeeper.records import Mark, encode_notice, held_by, leased, mark_of
 from mainspring.engines.zookeeper.sessions import DeposedError, Leadership, Waiting
-from mainspring.engines.zookeeper.tree import Check, Create, Delete, Refusal, Write, wait_or_timeout
+from mainspring.engines.zookeeper.tree import Check, Create, Delete, Refusal, Write, run_steps
 from mainspring.events import Message, Pending
 from mainspring.jobs.model import Job, State
 
@@ -413,9 +413,7 @@ class Dispatcher:
 
     async def run(self) -> None:
         """Assign until cancelled. Raises DeposedError, StoreFencedError."""
-        while True:
-            wait = await self.step()
-            await wait_or_timeout(self._changed, wait)
+        await run_steps(self.step, self._changed)
 
     async def step(self) -> float | None:
         """Scan, assign, answer and send hints; return the seconds until the next step, None: when something has changed."""

@@ -365,7 +365,8 @@ async def _find_unique(
 
 
 async def count_all(session: Session) -> Counts:
-    """Return the sum of all journals at one moment: a master may be moving counts between them."""
+    """Return the sum of all journals at one moment, with the latest: a master may be moving counts between them."""
+    await session.tree.sync()
     names = paths.journals_of(await session.tree.children(paths.JOURNALS))
     while True:
         at = [f"{paths.JOURNALS}/{name}" for name in names]
@@ -377,7 +378,6 @@ async def count_all(session: Session) -> Counts:
 
 async def count(session: Session, operations: Sequence[ops.Count]) -> list[Counts]:
     """Return the counts; see ``Count``."""
-    await session.tree.sync()
     counts = await count_all(session)
     unfinished = _unfinished(counts)
     return [
@@ -403,7 +403,6 @@ def of_functions(counts: Counts, functions: Collection[bytes]) -> Counts:
 
 async def look_for_backlog(session: Session, operations: Sequence[ops.ReadBacklog]) -> list[ops.Backlog]:
     """Return the backlog; see ``ReadBacklog``. All counts are read: they are a few nodes of the tree."""
-    await session.tree.sync()  # a member that lags behind would not have the jobs of another node
     counts = await count_all(session)
     following = await next_us(session)
     return [_backlog(counts, operation.functions, following) for operation in operations]
@@ -553,7 +552,6 @@ async def count_dead(session: Session, query: CountDead, meter: Meter) -> dict[b
 
 async def show_dead(session: Session, _: ShowDead, __: Meter) -> DeadCounted:
     """Return the dead letters of all functions: they are one reading."""
-    await session.tree.sync()
     found = Counter[bytes]()
     for (name, state, _priority), number in (await count_all(session)).items():
         if state == State.FAILED:

@@ -55,17 +55,16 @@ def encode_job(job: Job, handle: str, **more: Any) -> bytes:
     """
     record: dict[str, Any] = {"handle": handle, "id": job.id, "state": State(job.state).name.lower(), **more}
     text(namespaces.name_of(job.function), "function", record)
-    text(job.unique, "unique", record)
-    text(job.payload, "payload", record)
+    for field in ("unique", "payload"):
+        text(getattr(job, field), field, record)
     if job.priority != Priority.NORMAL:
         record["priority"] = Priority(job.priority).name.lower()
     for field in _NUMBERS:
         value = getattr(job, field)
         if value:
             record[field] = value
-    text(job.result, "result", record)
-    text(job.error, "error", record)
-    text(job.key, "key", record)
+    for field in ("result", "error", "key"):
+        text(getattr(job, field), field, record)
     if job.options is not None:
         record["options"] = job.options
     if job.foreground:
@@ -111,19 +110,16 @@ def decode(data: bytes) -> dict[str, Any]:
 def decode_job(record: dict[str, Any]) -> Job:
     """Return the job of a record."""
     options = record.get("options")
+    texts: dict[str, Any] = {field: untext(record, field) for field in ("unique", "payload", "result", "error", "key")}
     return Job(
         id=record["id"],
         function=namespaces.key(namespaces.DEFAULT, untext(record, "function")),
-        payload=untext(record, "payload"),
-        unique=untext(record, "unique"),
         priority=_PRIORITIES[record.get("priority", "normal")],
         state=_STATES[record["state"]],
         options=None if options is None else msgspec.convert(options, Options),
-        result=untext(record, "result"),
-        error=untext(record, "error"),
-        key=untext(record, "key"),
         foreground=record.get("foreground", False),
         **{field: record.get(field, 0) for field in _NUMBERS},
+        **texts,
     )
 
 

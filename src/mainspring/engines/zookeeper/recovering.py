@@ -14,7 +14,7 @@ import structlog
 
 from mainspring.engines.zookeeper import paths, queries, records, sessions, transaction
 from mainspring.engines.zookeeper.changing import Plan, decide, note, unmark
-from mainspring.engines.zookeeper.committer import Conflict, Entry, Fenced
+from mainspring.engines.zookeeper.committer import Conflict, Entry, Fenced, moved
 from mainspring.engines.zookeeper.queries import LocatedJob, look_up
 from mainspring.engines.zookeeper.sessions import Handlers, Session, Waiting, one_by_one
 from mainspring.engines.zookeeper.transaction import Happening
@@ -200,8 +200,7 @@ def given_back(who: str, held: Held) -> tuple[Entry, Waiting | None]:
         Delete(paths.running(held.task), held.running.version),
         Create(paths.pending(held.task), data),
     ]
-    counts = [(job.function, State.LEASED, job.priority, -1), (job.function, State.PENDING, job.priority, 1)]
-    return Entry(changes, counts), Waiting(held.task, job, data)
+    return Entry(changes, moved(job, State.LEASED)), Waiting(held.task, job, data)
 
 
 def _lost(job: Job, assignment: dict[str, Any]) -> None:

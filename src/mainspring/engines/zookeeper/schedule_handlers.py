@@ -27,7 +27,8 @@ from bisect import bisect_right
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.engines.zookeeper import paths, queries, schedule_places, schedule_tables
+from mainspring.engines.zookeeper import paths, queries, schedule_tables
+from mainspring.engines.zookeeper import schedule_places as places
 from mainspring.engines.zookeeper.schedule_places import RepairMark, Specifications
 from mainspring.engines.zookeeper.schedule_tables import OldRows, Repairs, ZookeeperSchedules, most_rows
 from mainspring.engines.zookeeper.sessions import Handlers, Readers, Session, one_by_one
@@ -116,7 +117,7 @@ async def save(session: Session, operation: ops.SaveSchedules) -> ops.Saved:
         saved = ops.Saved(saved.schedules | changed.schedules, changed.error)
     left = [change.name for change in operation.changes if change.name not in saved.schedules]
     if left:
-        found = await session.retry_reads(lambda: schedule_places.schedules(session, left))
+        found = await session.retry_reads(lambda: places.schedules(session, left))
         now = dict.fromkeys(left) | {one.schedule.name: one for one in found}
         saved = ops.Saved(saved.schedules | now, saved.error)
     return saved
@@ -150,7 +151,7 @@ async def _catch_up(session: Session, names: Sequence[str], now_us: int) -> None
 
 async def _far_behind(session: Session, names: set[str], now_us: int) -> list[ops.Due]:
     """Return those of some schedules that have more due fire times than fit into one transaction."""
-    stored = await schedule_places.schedules(session, sorted(names))
+    stored = await places.schedules(session, sorted(names))
     specifications = await session.memory(Specifications).now()
     limit = most_rows(specifications.catalogue, [one.schedule.name for one in stored])
     found = []
@@ -185,9 +186,9 @@ async def repair(session: Session, operation: ops.RepairSchedules) -> int:
 
 
 async def _list_candidates(session: Session) -> list[RepairMark]:
-    buckets = [f"{schedule_places.REPAIRS}/{bucket}" for bucket in schedule_places.BUCKETS]
+    buckets = [f"{places.REPAIRS}/{bucket}" for bucket in places.BUCKETS]
     listed = await asyncio.gather(*map(session.tree.children, buckets))
-    return [schedule_places.parse_repair_mark(child) for children in listed for child in children or ()]
+    return [places.parse_repair_mark(child) for children in listed for child in children or ()]
 
 
 async def _repair_family(
@@ -240,7 +241,7 @@ class ScheduleNames:
     async def after(self, name: str) -> list[str]:
         """Return the next names after one."""
         if not name:
-            self._names = sorted(map(schedule_places.name_of, await self._tree.children(paths.FIRES) or ()))
+            self._names = sorted(map(places.name_of, await self._tree.children(paths.FIRES) or ()))
         first = bisect_right(self._names, name)
         return self._names[first : first + NAMES_PER_STEP]
 
@@ -275,13 +276,13 @@ async def _forget_one(session: Session, name: str, operation: ops.ForgetFires, l
 
 async def oldest(tree: Tree, name: str, before_us: int, limit: int) -> OldRows:
     """Return the oldest rows of a schedule with fire times before a time, except the newest ``retention.MIN_ROWS``."""
-    parent = schedule_places.fires(name)
+    parent = places.fires(name)
     numbers = paths.numbers_of(await tree.children(parent))
     last, stay = await _boundary(tree, parent, numbers)
     times: list[int] = []
     blocks: dict[str, list[int]] = {}
     for number in numbers[: last + 1]:
-        if len(times) >= limit or number * schedule_places.BLOCK_US >= before_us:
+        if len(times) >= limit or number * places.BLOCK_US >= before_us:
             break
         block = f"{parent}/{number}"
         listed = paths.numbers_of(await tree.children(block))
@@ -289,7 +290,7 @@ async def oldest(tree: Tree, name: str, before_us: int, limit: int) -> OldRows:
         times += [time for time in old if time < before_us]
         if listed:
             blocks[block] = listed
-    rows = await schedule_places.read_rows(tree, [(name, time) for time in times[:limit]])
+    rows = await places.read_rows(tree, [(name, time) for time in times[:limit]])
     return OldRows(rows, blocks)
 
 
@@ -320,13 +321,13 @@ class ZookeeperScheduleSlice:
         ops.FireSchedules: one_by_one(fire),
         ops.TriggerSchedule: one_by_one(trigger),
         ops.ForgetFires: one_by_one(forget),
-        ops.FindDue: one_by_one(schedule_places.find_due),
+        ops.FindDue: one_by_one(places.find_due),
     }
     readers: Final[Readers] = {
-        ops.ListSchedules: schedule_places.list_schedules,
-        ListFires: schedule_places.list_fires,
-        NewestFires: schedule_places.read_newest_fires,
-        LastOutcomes: schedule_places.last_outcomes,
+        ops.ListSchedules: places.list_schedules,
+        ListFires: places.list_fires,
+        NewestFires: places.read_newest_fires,
+        LastOutcomes: places.last_outcomes,
     }
 
     async def turns(self, session: Session, keys: Sequence[ops.Key]) -> list[str | None]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mainspring.engines.zookeeper import schedule_places
+from mainspring.engines.zookeeper import schedule_places as places
 from mainspring.engines.zookeeper.schedule_places import CatalogueCache, Row, Specifications
-from mainspring.engines.zookeeper.transaction import OvertakenError, Parents, ZookeeperGround
+from mainspring.engines.zookeeper.transaction import OvertakenError, ZookeeperGround
 from mainspring.engines.zookeeper.tree import Create, Delete, Refusal, Write
 from mainspring.errors import UsageError
 from mainspring.schedules.catalogue import Catalogue, leaders
@@ -102,7 +102,7 @@ class OldRows(NamedTuple):
     def drop(self, name: str, until_us: int) -> list[TreeChange]:
         """Return the deletion of the rows up to a fire time, and of the parents that are empty then."""
         changes: list[TreeChange] = [
-            Delete(schedule_places.row(name, row.fire_us)) for row in self.rows if row.fire_us <= until_us
+            Delete(places.row(name, row.fire_us)) for row in self.rows if row.fire_us <= until_us
         ]
         changes += [Delete(block) for block, times in self.blocks.items() if times[-1] <= until_us]
         return changes
@@ -171,7 +171,7 @@ class ZookeeperSchedules(ZookeeperGround):
         """Return the specifications; the attempt fails if another node changes one before the write."""
         if self._cache is None:
             self._cache = await self._specifications.now(fresh=fresh)
-            self.transaction.expect(schedule_places.CATALOGUE, self._cache.version)
+            self.transaction.expect(places.CATALOGUE, self._cache.version)
         return self._cache
 
     async def catalogue(self, *, lock: bool = False) -> Catalogue:
@@ -182,13 +182,13 @@ class ZookeeperSchedules(ZookeeperGround):
         """Lock schedules and the leaders of their families: of two attempts that do the same, one fails."""
         cache = await self._rely()
         wanted = [name for name in cache.turns(set(names)) if name not in self._states]
-        found = await self.transaction.get_many([schedule_places.state(name) for name in wanted])
+        found = await self.transaction.get_many([places.state(name) for name in wanted])
         for name, node in zip(wanted, found, strict=True):
-            self._states[name], why = (None, "") if node is None else schedule_places.decode_state(node.data)
+            self._states[name], why = (None, "") if node is None else places.decode_state(node.data)
             if why:
                 self._unread[name] = why
             if node is not None:
-                self.transaction.touch(schedule_places.state(name))
+                self.transaction.touch(places.state(name))
             if (node is None) == (name in cache.catalogue.schedules):
                 raise OvertakenError  # the cached specifications are stale
 
@@ -209,10 +209,10 @@ class ZookeeperSchedules(ZookeeperGround):
         cache = await self._rely()
         for check in (True, False):
             some = [key for key in keys if (key[0] in self._states and cache.minds_ends(key[0])) is not check]
-            found = await self.transaction.get_many([schedule_places.row(*key) for key in some], check=check)
+            found = await self.transaction.get_many([places.row(*key) for key in some], check=check)
             for key, node in zip(some, found, strict=True):
                 if node is not None and key not in self._rows:
-                    self._rows[key] = schedule_places.decode_row(*key, node.data)
+                    self._rows[key] = places.decode_row(*key, node.data)
 
     async def fires(self, keys: Collection[ops.Key]) -> dict[ops.Key, Fire]:
         """Return rows."""
@@ -224,7 +224,7 @@ class ZookeeperSchedules(ZookeeperGround):
         await self._lock(names)
         keys: list[ops.Key] = []
         for name in names:
-            times = await self.transaction.tree.children(schedule_places.unfinished(name)) or ()
+            times = await self.transaction.tree.children(places.unfinished(name)) or ()
             keys.extend((name, int(time)) for time in times)
         await self._read(keys)
         if not all(key in self._rows for key in keys):
@@ -251,9 +251,9 @@ class ZookeeperSchedules(ZookeeperGround):
     async def joins(self, keys: Collection[ops.Key]) -> dict[ops.Key, Join]:
         """Return joins; their family is locked."""
         keys = list(keys)
-        found = await self.transaction.get_many([schedule_places.join(*key) for key in keys])
+        found = await self.transaction.get_many([places.join(*key) for key in keys])
         joins = {
-            key: schedule_places.decode_record(node.data, Join)
+            key: places.decode_record(node.data, Join)
             for key, node in zip(keys, found, strict=True)
             if node is not None
         }
@@ -267,7 +267,7 @@ class ZookeeperSchedules(ZookeeperGround):
         if writes.respecified:
             await self._specify(writes.schedules)
         await self._write_states(writes.schedules)
-        await self._make_blocks({schedule_places.block(row.schedule, row.fire_us) for row in writes.new})
+        await self._make_blocks({places.block(row.schedule, row.fire_us) for row in writes.new})
         changed = {(row.schedule, row.fire_us): row for row in (*writes.new, *writes.changed)}
         for key in writes.removed:
             if key not in changed:
@@ -279,23 +279,21 @@ class ZookeeperSchedules(ZookeeperGround):
 
     async def _specify(self, schedules: Mapping[str, Stored | None]) -> None:
         cache = await self._rely()
-        node = await self.transaction.get(schedule_places.CATALOGUE)
+        node = await self.transaction.get(places.CATALOGUE)
         if node is None or node.version != cache.version:
             raise OvertakenError
         before = cache.catalogue
         after = {name: None if stored is None else stored.schedule for name, stored in schedules.items()}
         changed = [name for name in sorted(after) if before.differs(name, after[name])]
         for name in changed:
-            path, spec = schedule_places.spec(name), after[name]
+            path, spec = places.spec(name), after[name]
             if spec is None:
                 self.transaction.include(Delete(path))
             else:
-                data = schedule_places.encode_record(spec)
+                data = places.encode_record(spec)
                 self.transaction.include(Write(path, data) if name in before.schedules else Create(path, data))
         if changed:
-            self.transaction.write(
-                schedule_places.CATALOGUE, schedule_places.changed(node.data, cache.version + 1, changed)
-            )
+            self.transaction.write(places.CATALOGUE, places.changed(node.data, cache.version + 1, changed))
             catalogue = before.changed(after)
             if (parent := too_much_follows(catalogue, changed)) is not None:
                 raise UsageError(
@@ -306,21 +304,19 @@ class ZookeeperSchedules(ZookeeperGround):
 
     async def _write_states(self, schedules: Mapping[str, Stored | None]) -> None:
         added = [name for name, stored in schedules.items() if stored is not None and self._states[name] is None]
-        await self._create(
-            {path for name in added for path in (schedule_places.fires(name), schedule_places.unfinished(name))}
-        )
+        await self._create({path for name in added for path in (places.fires(name), places.unfinished(name))})
         due: set[str] = set()
         for name, stored in schedules.items():
             before, after = self._states[name], None if stored is None else stored.state
             if after is not None:
-                self.transaction.write(schedule_places.state(name), schedule_places.encode_record(after))
+                self.transaction.write(places.state(name), places.encode_record(after))
             elif before is not None:
-                self.transaction.delete(schedule_places.state(name))
+                self.transaction.delete(places.state(name))
             due.update(self._move(_due(name, before), _due(name, after)))
             self._move(_queued(name, before), _queued(name, after))
             self._states[name] = after
             self._unread.pop(name, None)
-        await self._session.memory(Parents).ensure({path.rpartition("/")[0] for path in due})
+        await self._session.ensure({path.rpartition("/")[0] for path in due})
 
     def _move(self, before: str | None, after: str | None) -> list[str]:
         """Replace an index node by another, and return the created path."""
@@ -371,24 +367,22 @@ class ZookeeperSchedules(ZookeeperGround):
     def _write_row(self, key: ops.Key, row: Row) -> None:
         before = self._rows.get(key)
         self._rows[key] = row
-        self.transaction.write(schedule_places.row(*key), row.encode())
-        self._move(
-            None if before is None else schedule_places.repair_mark(before.fire), schedule_places.repair_mark(row.fire)
-        )
+        self.transaction.write(places.row(*key), row.encode())
+        self._move(None if before is None else places.repair_mark(before.fire), places.repair_mark(row.fire))
         self._move(_unfinished(before), _unfinished(row))
 
     def _remove_row(self, key: ops.Key) -> None:
         """Remove a row that was skipped: it has no job, and nothing to repair."""
         if self._rows.pop(key, None) is not None:
-            self.transaction.delete(schedule_places.row(*key))
+            self.transaction.delete(places.row(*key))
 
     def _write_join(self, join: Join) -> None:
         key = (join.child, join.fire_us)
         if join.left:
-            self.transaction.write(schedule_places.join(*key), schedule_places.encode_record(join))
+            self.transaction.write(places.join(*key), places.encode_record(join))
             self._joins.add(key)
         elif key in self._joins:
-            self.transaction.delete(schedule_places.join(*key))
+            self.transaction.delete(places.join(*key))
             self._joins.discard(key)
 
     # ---- repairs ----
@@ -426,39 +420,39 @@ class ZookeeperSchedules(ZookeeperGround):
         name, old = self._old
         for change in old.drop(name, until[name]):
             self.transaction.include(change)
-        await self.transaction.get(schedule_places.fires(name))
-        self.transaction.write(schedule_places.fires(name), schedule_places.history(until[name]))
+        await self.transaction.get(places.fires(name))
+        self.transaction.write(places.fires(name), places.history(until[name]))
 
     async def forgotten(self, names: Collection[str]) -> dict[str, int]:
         """Return the fire times up to which rows were dropped; a change before the write is a conflict."""
         names = list(names)
-        found = await self.transaction.get_many([schedule_places.fires(name) for name in names])
-        cache = {name: schedule_places.forgotten_us(node.data) for name, node in zip(names, found, strict=True) if node}
+        found = await self.transaction.get_many([places.fires(name) for name in names])
+        cache = {name: places.forgotten_us(node.data) for name, node in zip(names, found, strict=True) if node}
         return {name: until_us for name, until_us in cache.items() if until_us}
 
     # ---- declarations ----
 
     async def declare(self, app: str, digest: bytes, now_us: int) -> None:
         """Store a declaration."""
-        path = schedule_places.declared(app)
+        path = places.declared(app)
         node = await self.transaction.get(path)
-        self.transaction.write(path, schedule_places.declare(app, b"" if node is None else node.data, digest, now_us))
+        self.transaction.write(path, places.declare(app, b"" if node is None else node.data, digest, now_us))
 
     async def declarations(self, app: str) -> list[ops.Declared]:
         """Return the declarations of an App."""
-        node = await self.transaction.get(schedule_places.declared(app))
-        return [] if node is None else schedule_places.declarations(app, node.data)
+        node = await self.transaction.get(places.declared(app))
+        return [] if node is None else places.declarations(app, node.data)
 
 
 def _due(name: str, state: ScheduleState | None) -> str | None:
-    return None if state is None else schedule_places.due(name, state)
+    return None if state is None else places.due(name, state)
 
 
 def _queued(name: str, state: ScheduleState | None) -> str | None:
-    return schedule_places.queued(name) if state is not None and state.queued else None
+    return places.queued(name) if state is not None and state.queued else None
 
 
 def _unfinished(row: Row | None) -> str | None:
     if row is None or row.fire.finished:
         return None
-    return f"{schedule_places.unfinished(row.fire.schedule)}/{row.fire.fire_us}"
+    return f"{places.unfinished(row.fire.schedule)}/{row.fire.fire_us}"

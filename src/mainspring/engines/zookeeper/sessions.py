@@ -174,6 +174,7 @@ class Session:
         """Held or tried tasks that are past their expiry, by `paths.expiring`, with the time at which that was read."""
         self._master: LocalMaster | None = None
         self._parents: set[str] = set()
+        self._parents_lock = asyncio.Lock()
         self._memory: dict[Callable[[Session], Any], Any] = {}
 
     # ---- the master, if it is this node ----
@@ -271,15 +272,17 @@ class Session:
             raise self.over()
         return verdict
 
-    async def ensure(self, path: str) -> None:
-        """Create a parent if it is missing. Call `forget` if it turns out to be deleted."""
-        if path in self._parents:
+    async def ensure(self, parents: Collection[str]) -> None:
+        """Create missing parents, each once, however many callers need it. Call `forget` if one turns out to be deleted."""
+        if self._parents.issuperset(parents):
             return
-        refused = await self.write(Create(path))
-        assert refused is None or refused.why is Refusal.EXISTS, refused
-        if len(self._parents) > MAX_PARENTS:
-            self._parents.clear()
-        self._parents.add(path)
+        async with self._parents_lock:
+            for path in sorted(set(parents) - self._parents):
+                refused = await self.write(Create(path))
+                assert refused is None or refused.why is Refusal.EXISTS, refused
+                if len(self._parents) > MAX_PARENTS:
+                    self._parents.clear()
+                self._parents.add(path)
 
     def forget(self, path: str) -> None:
         """Remove a deleted parent from the cache: the next `ensure` creates it again."""

@@ -204,8 +204,7 @@ class Settling:
                 held.payload = None if node is None else records.untext(records.decode(node.data), "payload")
             left = [held for held in left if held.version is not None]
         due = [held.settlement.due_us for held in left if _TARGETS[held.settlement.event] == _SCHEDULED]
-        for path in {paths.minute(paths.DELAYED, due_us) for due_us in due}:
-            await self.session.ensure(path)
+        await self.session.ensure({paths.minute(paths.DELAYED, due_us) for due_us in due})
         return left
 
     async def _settle(self, left: list[Held]) -> list[Held]:

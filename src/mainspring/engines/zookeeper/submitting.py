@@ -21,7 +21,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import NO_UNIQUE, Job, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from mainspring.engines.zookeeper.queries import Name, TaskLocation
 
@@ -135,10 +135,21 @@ class Submission:
 
     async def _try(self, new_jobs: list[NewJob]) -> list[NewJob]:
         """Store jobs blind; return those whose names are in use, and all after the first conflict."""
-        await self._parents(new_jobs)
-        handle, who = self.session.handle, self.session.who
-        planned = [submission(new, handle(new.job.id), who) for new in new_jobs]
-        verdicts = await self.session.committer.commit_until_conflict([entry for entry, _ in planned])
+        return await self._store(new_jobs, {}, until_conflict=True)
+
+    async def _store(
+        self, new_jobs: list[NewJob], locations: Mapping[str, TaskLocation], *, until_conflict: bool = False
+    ) -> list[NewJob]:
+        """Store jobs with the names that were read; return those that had a conflict."""
+        await self.session.ensure({path for new in new_jobs for path in _parents(new.job)})
+        planned = []
+        for new in new_jobs:
+            location = locations.get(new.task)
+            name = None if location is None else location.name
+            planned.append(submission(new, self.session.handle(new.job.id), self.session.who, name))
+        committer, entries = self.session.committer, [entry for entry, _ in planned]
+        write = committer.commit_until_conflict if until_conflict else committer.commit
+        verdicts: Sequence[Verdict | NotAttempted] = await write(entries)
         return [
             new
             for new, verdict, (_, record) in zip(new_jobs, verdicts, planned, strict=True)
@@ -150,7 +161,6 @@ class Submission:
         locations = await queries.locate(self.session, [new.task for new in new_jobs])
         storing: list[NewJob] = []
         joining: list[tuple[NewJob, TaskLocation]] = []
-        left: list[NewJob] = []
         for new in new_jobs:
             location = locations.get(new.task)
             if location is None:
@@ -161,23 +171,7 @@ class Submission:
                 rest = self._join_kept(new, location.name)
                 if rest is not None:
                     storing.append(rest)
-        left += await self._join(joining)
-        await self._parents(storing)
-        planned = []
-        for new in storing:
-            location = locations.get(new.task)
-            handle = self.session.handle(new.job.id)
-            planned.append(submission(new, handle, self.session.who, None if location is None else location.name))
-        verdicts = await self.session.committer.commit([entry for entry, _ in planned])
-        for new, verdict, (_, record) in zip(storing, verdicts, planned, strict=True):
-            if not self._decided(new, verdict, record):
-                left.append(new)
-        return left
-
-    async def _parents(self, new_jobs: Iterable[NewJob]) -> None:
-        """Create missing parents."""
-        for path in {path for new in new_jobs for path in _parents(new.job)}:
-            await self.session.ensure(path)
+        return await self._join(joining) + await self._store(storing, locations)
 
     def _decided(self, new: NewJob, verdict: Verdict | NotAttempted, record: bytes) -> bool:
         """Apply the verdict on a job's entry; return False if it has to be retried."""

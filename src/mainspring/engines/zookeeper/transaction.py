@@ -148,20 +148,6 @@ _ON_DEMAND: Final = (f"{paths.RESULTS}/", f"{paths.DELAYED}/", f"{paths.EXPIRING
 """Roots whose children are parents that are created on demand."""
 
 
-class Parents:
-    """Creates parents that many transactions need at once, each only once."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._lock = asyncio.Lock()
-
-    async def ensure(self, found: set[str]) -> None:
-        """Create missing parents."""
-        async with self._lock:
-            for path in sorted(found):
-                await self._session.ensure(path)
-
-
 class NewJobs:
     """The new jobs of one transaction."""
 
@@ -206,7 +192,7 @@ class NewJobs:
         created = (
             change.path for change in entry.changes if isinstance(change, Create) and change.path.startswith(_ON_DEMAND)
         )
-        await self._session.memory(Parents).ensure({path.rpartition("/")[0] for path in created})
+        await self._session.ensure({path.rpartition("/")[0] for path in created})
         for change in entry.changes:
             self._transaction.include(change)
         for count in entry.counts:
@@ -375,18 +361,16 @@ async def transact_all(session: Session, transactions: Sequence[Transacted]) -> 
 
     The outcome is RefusedError if the first entry was refused. Reads are repeated while the ensemble is away.
     """
-    outcomes: list[Any] = []
+    overtaken = StoreUnavailableError(f"{WRITE_ATTEMPTS} attempts to write all had conflicts with other writers")
+    outcomes: list[Any] = [overtaken] * len(transactions)
     for start in range(0, len(transactions), CONCURRENT_TRANSACTIONS):
-        outcomes += await _transact(session, transactions[start : start + CONCURRENT_TRANSACTIONS])
+        await _transact(session, list(enumerate(transactions))[start : start + CONCURRENT_TRANSACTIONS], outcomes)
     return outcomes
 
 
-async def _transact(session: Session, transactions: Sequence[Transacted]) -> list[Any]:
-    overtaken = StoreUnavailableError(f"{WRITE_ATTEMPTS} attempts to write all had conflicts with other writers")
-    outcomes: list[Any] = [overtaken] * len(transactions)
-    left = list(range(len(transactions)))
+async def _transact(session: Session, left: Sequence[tuple[int, Transacted]], outcomes: list[Any]) -> None:
     for _ in range(WRITE_ATTEMPTS):
-        tried = [_Attempt(session, place, transactions[place]) for place in left]
+        tried = [_Attempt(session, place, transaction) for place, transaction in left]
         try:
             await asyncio.gather(*(one.run() for one in tried))
             writing = [one for one in tried if one.entry is not None]
@@ -399,10 +383,9 @@ async def _transact(session: Session, transactions: Sequence[Transacted]) -> lis
         for one in tried:
             if not one.must_repeat:
                 outcomes[one.place] = one.outcome
-        left = [one.place for one in tried if one.must_repeat]
+        left = [(one.place, one.transaction) for one in tried if one.must_repeat]
         if not left:
             break
-    return outcomes
 
 
 class _Attempt:
@@ -411,7 +394,7 @@ class _Attempt:
     def __init__(self, session: Session, place: int, transaction: Transacted) -> None:
         self._session = session
         self.place = place
-        self._transaction = transaction
+        self.transaction = transaction
         self.ground: ZookeeperGround = transaction.begin(session)
         self.outcome: Any = None
         """The result of the work, or its error."""
@@ -422,7 +405,7 @@ class _Attempt:
     async def run(self) -> None:
         """Run the work, and prepare the entry."""
         try:
-            self.outcome = await self._transaction.work(self.ground)
+            self.outcome = await self.transaction.work(self.ground)
             self._plan()
         except OvertakenError:
             self._overtaken(None)
@@ -438,7 +421,7 @@ class _Attempt:
             self.outcome = error
 
     def _plan(self) -> None:
-        entries = [one for one in (self._transaction.first, self.ground.transaction.entry()) if one is not None]
+        entries = [one for one in (self.transaction.first, self.ground.transaction.entry()) if one is not None]
         if not entries:
             self.ground.committed()
             return
@@ -454,7 +437,7 @@ class _Attempt:
 
     def decide(self, verdict: Verdict) -> None:
         """Apply the verdict on the entry."""
-        first = self._transaction.first
+        first = self.transaction.first
         if verdict is None:
             self.ground.committed()
         elif isinstance(verdict, Fenced):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol
@@ -274,6 +274,12 @@ async def wait_or_timeout(event: asyncio.Event, seconds: float | None) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
+
+
+async def run_steps(step: Callable[[], Awaitable[float | None]], changed: asyncio.Event) -> None:
+    """Run a step again and again: after the seconds that it returns, or when something has changed; None: only then."""
+    while True:
+        await wait_or_timeout(changed, await step())
 
 
 async def run_loops(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:

@@ -184,7 +184,7 @@ def test_the_next_time_is_found_behind_empty_minutes() -> None:
     async def check() -> None:
         async with one_node() as node:
             minute = paths.MINUTE_US
-            await node.session.ensure(paths.minute(paths.DELAYED, NOW - minute))
+            await node.session.ensure([paths.minute(paths.DELAYED, NOW - minute)])
             late = await node.submitted(state=State.SCHEDULED, due_us=NOW + 2 * minute)
             assert await queries.next_us(node.session) == NOW + 2 * minute
             early = await node.submitted(state=State.SCHEDULED, due_us=NOW + minute)

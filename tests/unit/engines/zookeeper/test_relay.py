@@ -48,6 +48,11 @@ def test_messages_are_decoded_as_they_were_encoded() -> None:
     assert module.decode_letter(module.encode_letter(7, map(module.encode_message, messages))) == messages
 
 
+def test_messages_of_a_newer_version_are_left_out() -> None:
+    letter = b'{"from":7,"messages":[["telegram",1],["direct",8,"dance"],["stop",4],["stop",4,"stop"]]}'
+    assert module.decode_letter(letter) == [Stop(4, "stop")]
+
+
 class Ear:
     """The messages that a node has received."""
 

@@ -308,8 +308,8 @@ def test_a_parent_that_was_swept_is_made_again() -> None:
     async def check() -> None:
         async with fleet() as members:
             node, other = await members.join("n1"), await members.join("n2")
-            await node.session.ensure(paths.minute(paths.DELAYED, NOW))
-            await node.session.ensure(paths.block(node.session.term * 10**12))
+            await node.session.ensure([paths.minute(paths.DELAYED, NOW)])
+            await node.session.ensure([paths.block(node.session.term * 10**12)])
             for path in (paths.minute(paths.DELAYED, NOW), paths.block(node.session.term * 10**12)):
                 await other.tree.commit([Delete(path)])
             jobs = [node.job(state=State.SCHEDULED, due_us=NOW) for _ in range(3)]

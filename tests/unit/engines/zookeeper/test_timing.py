@@ -142,7 +142,7 @@ def test_minutes_that_may_be_used_again_stay() -> None:
     async def check() -> None:
         async with one_node() as node:
             for minute in (-1, 0, 1):
-                await node.session.ensure(paths.minute(paths.DELAYED, NOW + minute * MINUTE))
+                await node.session.ensure([paths.minute(paths.DELAYED, NOW + minute * MINUTE)])
             await wake(node, NOW)
             assert len(await node.tree.children(paths.DELAYED) or ()) == 3
             await wake(node, NOW + MINUTE)
@@ -208,7 +208,7 @@ def test_a_mark_that_is_left_over_goes() -> None:
             mark = paths.expiring("f:u", NOW, job.id)
             await node.settle(succeeded(job, b"r", NOW, NOW))
             await node.publish()
-            await node.session.ensure(mark)
+            await node.session.ensure([mark])
             assert (await node.one(ops.ReadBacklog())).next_us == NOW
             assert await wake(node, NOW) == ({}, [], 0)
             assert await node.tree.get(mark) is None
