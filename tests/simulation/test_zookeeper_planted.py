@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.zookeeper.changing import Plan
     from mainspring.engines.zookeeper.queries import LocatedJob, Name
-    from mainspring.engines.zookeeper.sessions import Waiting
+    from mainspring.engines.zookeeper.sessions import Completion, Waiting
     from mainspring.engines.zookeeper.tree import Change
     from mainspring.ids import Term
     from mainspring.jobs.model import Job
@@ -89,7 +89,7 @@ def test_a_master_without_the_guard_of_its_term_is_detected(monkeypatch: Plant) 
 def test_a_publication_that_keeps_the_name_is_detected(monkeypatch: Plant) -> None:
     entry = master.entry
 
-    def careless(one: master.CompletedTask, result: int | None, name: Name | None = None) -> Entry:
+    def careless(one: Completion, result: int | None, name: Name | None = None) -> Entry:
         del name
         return entry(one, result, None)
 

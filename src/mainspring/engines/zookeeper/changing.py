@@ -137,7 +137,7 @@ def end_of_waiting(seen: LocatedJob, job: Job, who: str) -> tuple[Entry, Complet
         *unmark(job, location.task),
         Create(paths.completed(location.task), record),
     ]
-    return Entry(changes, moved(job, location.state)), Completion(location.task, job, record)
+    return Entry(changes, moved(job, location.state)), Completion(location.task, job, seen.handle, record)
 
 
 # ---- Wake ----

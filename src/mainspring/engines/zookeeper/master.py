@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 
     from mainspring.engines.zookeeper.sessions import Leadership
     from mainspring.engines.zookeeper.tree import Change, Node
-    from mainspring.jobs.model import Job
 
 
 SINGLE_NODE_DELAY: Final = 5.0
@@ -66,26 +65,11 @@ IDS_PER_MESSAGE: Final = 500
 """Ids in one message."""
 
 
-class CompletedTask(NamedTuple):
-    """A completed task to publish."""
-
-    task: str
-    job: Job
-    handle: str
-    data: bytes
-    """The record in ``completed_tasks``, which becomes the result."""
-
-    @property
-    def result(self) -> str:
-        """The path of its result."""
-        return f"{paths.block(self.job.id)}/{self.handle}"
-
-
 UNTOUCHED: Final = Name(0, 0, "", 0, None)
 """A name that is unchanged since its job created it."""
 
 
-def entry(one: CompletedTask, result: int | None, name: Name | None = UNTOUCHED) -> Entry:
+def entry(one: Completion, result: int | None, name: Name | None = UNTOUCHED) -> Entry:
     """Return the entry that publishes a task.
 
     ``result`` is the version of its result; None: there is none. ``name`` is its name; None: the name is not of this job.
@@ -155,14 +139,10 @@ class Publisher:
     async def _publish_own(self, completed: Sequence[Completion]) -> None:
         """Publish this node's own jobs blind, relying on version checks; those that are refused, and others, after a read."""
         session = self._session
-        endings = [
-            CompletedTask(task, job, session.handle(job.id), data)
-            for task, job, data in completed
-            if job.id // TERM_SPAN == session.term
-        ]
+        endings = [one for one in completed if one.job.id // TERM_SPAN == session.term]
         verdicts = await self._leadership.commit([entry(one, 0) for one in endings])
         self.published += verdicts.count(None)
-        others = [task for task, job, _ in completed if job.id // TERM_SPAN != session.term]
+        others = [one.task for one in completed if one.job.id // TERM_SPAN != session.term]
         others += [one.task for one, verdict in zip(endings, verdicts, strict=True) if verdict is not None]
         await self._publish(others)
 
@@ -182,7 +162,7 @@ class Publisher:
                     self._session.forget(paths.block(one.job.id))  # it was deleted, empty, after its end of retention
             tasks = [one.task for one, _ in changed]
 
-    async def _prepare(self, tasks: Sequence[str]) -> tuple[list[CompletedTask], dict[str, list[int]], list[Entry]]:
+    async def _prepare(self, tasks: Sequence[str]) -> tuple[list[Completion], dict[str, list[int]], list[Entry]]:
         nodes = await self._session.get_many([*map(paths.completed, tasks)])
         found = [(task, node.data) for task, node in zip(tasks, nodes, strict=True) if node is not None]
         endings = [one for task, data in found if (one := self._read(task, data)) is not None]
@@ -218,10 +198,10 @@ class Publisher:
             prepared.append(one)
         return prepared, waiters, entries
 
-    def _read(self, task: str, data: bytes) -> CompletedTask | None:
+    def _read(self, task: str, data: bytes) -> Completion | None:
         try:
             record = records.decode(data)
-            return CompletedTask(task, records.decode_job(record), record["handle"], data)
+            return Completion(task, records.decode_job(record), record["handle"], data)
         except (ValueError, KeyError, TypeError):
             log.warning("a completed task cannot be decoded and is ignored", path=paths.completed(task))
             return None

@@ -202,13 +202,8 @@ async def _repair_family(
             queued=[one.name for one in some if one.kind == "q"],
             stuck=[(one.name, one.fire_us) for one in some if one.kind == "s"],
         )
-
-        async def attempt(tables: ZookeeperSchedules, share: Repairs = share) -> int:
-            tables.set_repairs(share)
-            number: int = await run_alone(ScheduleUnit(tables), ops.RepairSchedules(now_us))
-            return number
-
-        repaired += await transact(session, ZookeeperSchedules, attempt)
+        begin = partial(ZookeeperSchedules, repairs=share)
+        repaired += await transact(session, begin, partial(_work, ops.RepairSchedules(now_us)))
     return repaired
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.engines.zookeeper import schedule_places as places
+from mainspring.engines.zookeeper.committer import Entry
 from mainspring.engines.zookeeper.schedule_places import CatalogueCache, Row, Specifications
 from mainspring.engines.zookeeper.transaction import OvertakenError, ZookeeperGround
 from mainspring.engines.zookeeper.tree import Create, Delete, Refusal, Write
@@ -127,7 +128,8 @@ class ZookeeperSchedules(ZookeeperGround):
 
     kind = KIND
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, repairs: Repairs | None = None) -> None:
+        """``repairs`` are the rows that this transaction repairs."""
         super().__init__(session)
         self._specifications = session.memory(Specifications)
         self._parents = session.memory(KnownParents).paths
@@ -142,7 +144,7 @@ class ZookeeperSchedules(ZookeeperGround):
         """The joins that exist."""
         self._owned: dict[int, ops.Key] = {}
         """The runs of the jobs that end in this transaction."""
-        self._repairs = Repairs()
+        self._repairs = repairs or Repairs()
         self._old: tuple[str, OldRows] | None = None
         """The schedule whose history this transaction shortens, and its oldest rows."""
 
@@ -156,10 +158,6 @@ class ZookeeperSchedules(ZookeeperGround):
         self._specifications.invalidate()
         if conflict is not None and conflict.why is Refusal.NO_NODE:
             self._parents.discard(conflict.path.rpartition("/")[0])
-
-    def set_repairs(self, found: Repairs) -> None:
-        """Set the rows that this transaction repairs."""
-        self._repairs = found
 
     def set_old_rows(self, name: str, old: OldRows) -> None:
         """Set the schedule whose history this transaction shortens, and its oldest rows."""
@@ -288,10 +286,11 @@ class ZookeeperSchedules(ZookeeperGround):
         for name in changed:
             path, spec = places.spec(name), after[name]
             if spec is None:
-                self.transaction.include(Delete(path))
+                change: TreeChange = Delete(path)
             else:
                 data = places.encode_record(spec)
-                self.transaction.include(Write(path, data) if name in before.schedules else Create(path, data))
+                change = Write(path, data) if name in before.schedules else Create(path, data)
+            self.transaction.include(Entry([change]))
         if changed:
             self.transaction.write(places.CATALOGUE, places.changed(node.data, cache.version + 1, changed))
             catalogue = before.changed(after)
@@ -341,7 +340,7 @@ class ZookeeperSchedules(ZookeeperGround):
         paths = sorted(parents)
         for path, node in zip(paths, await self.transaction.get_many(paths, check=False), strict=True):
             if node is None:
-                self.transaction.create(path, b"")
+                self.transaction.write(path, b"")
 
     async def _with_joined(self, changed: Mapping[ops.Key, Fire]) -> dict[ops.Key, Row]:
         """Return the rows to write, each with the rows that have joined its job and end with it.
@@ -353,7 +352,7 @@ class ZookeeperSchedules(ZookeeperGround):
             before = self._rows.get(key)
             rows[key] = Row(fire, [] if before is None or fire.outcome else before.joined)
         for key, fire in changed.items():
-            owner = self._jobs.owners.get(fire.job)
+            owner = self.owners.get(fire.job)
             if owner is None or owner.kind != KIND or standing(fire) is not Standing.JOINED:
                 continue
             whose: ops.Key = owner.key
@@ -418,8 +417,7 @@ class ZookeeperSchedules(ZookeeperGround):
         """Drop rows of that schedule up to a fire time."""
         assert self._old is not None
         name, old = self._old
-        for change in old.drop(name, until[name]):
-            self.transaction.include(change)
+        self.transaction.include(Entry(old.drop(name, until[name])))
         await self.transaction.get(places.fires(name))
         self.transaction.write(places.fires(name), places.history(until[name]))
 

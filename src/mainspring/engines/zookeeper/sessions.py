@@ -67,13 +67,19 @@ def one_by_one(handle: Callable[[Session, Any], Awaitable[Any]]) -> Handler:
 
 
 class Completion(NamedTuple):
-    """A task that this node has completed, with the data that the master needs to publish it."""
+    """A completed task, with the data that the master needs to publish it."""
 
     task: str
     job: Job
     """Ended."""
+    handle: str
     data: bytes
-    """The record in ``completed_tasks``."""
+    """The record in ``completed_tasks``, which becomes the result."""
+
+    @property
+    def result(self) -> str:
+        """The path of its result."""
+        return f"{paths.block(self.job.id)}/{self.handle}"
 
 
 class Waiting(NamedTuple):

@@ -135,7 +135,7 @@ class Settling:
         self._completed: list[Completion] = []
         self._waiting: list[Waiting] = []
 
-    async def run(self, settlements: Iterable[Settlement]) -> None:
+    async def run(self, settlements: Sequence[Settlement]) -> None:
         """Settle all, each once."""
         left = await self._begin(settlements)
         try:
@@ -147,37 +147,20 @@ class Settling:
         finally:
             self._report()
 
-    async def _begin(self, settlements: Iterable[Settlement]) -> list[Held]:
+    async def _begin(self, settlements: Sequence[Settlement]) -> list[Held]:
         """Return the held jobs with the paths of their assignments; the versions of this node's own are in memory."""
-        session, who, term = self.session, self.session.who, self.session.term
+        session = self.session
+        await session.meet(number for one in settlements for number in (one.job.id, one.job.term * TERM_SPAN))
         held: list[Held] = []
-        others: list[Settlement] = []
         for settlement in settlements:
             job = settlement.job
-            version = session.assignments.get(job.id)
-            if job.term == term and version is not None and job.id // TERM_SPAN in session.nodes:
-                task = paths.task_name(job.function, job.unique, job.id)
-                held.append(Held(settlement, session.handle(job.id), task, paths.assignment(who, task), version))
-            else:
-                others.append(settlement)
-        if others:
-            held += await self._of_others(others)
-        return held
-
-    async def _of_others(self, settlements: list[Settlement]) -> list[Held]:
-        """Return the settlements of jobs that other nodes hold, or that this node does not have in memory."""
-        session = self.session
-        terms = [settlement.job.term for settlement in settlements]
-        await session.meet([one.job.id for one in settlements] + [term * TERM_SPAN for term in terms])
-        held = []
-        for settlement, term in zip(settlements, terms, strict=True):
-            job = settlement.job
-            if term not in session.nodes or job.id // TERM_SPAN not in session.nodes:
-                self.stale.add((job.id, term))
+            if job.term not in session.nodes or job.id // TERM_SPAN not in session.nodes:
+                self.stale.add((job.id, job.term))
                 continue
+            version = session.assignments.get(job.id) if job.term == session.term else None
             task = paths.task_name(job.function, job.unique, job.id)
-            path = paths.assignment(session.worker_of(term), task)
-            held.append(Held(settlement, session.handle(job.id), task, path, None))
+            assignment = paths.assignment(session.worker_of(job.term), task)
+            held.append(Held(settlement, session.handle(job.id), task, assignment, version))
         return held
 
     async def _read_missing(self, left: list[Held]) -> list[Held]:
@@ -229,7 +212,7 @@ class Settling:
     def _settled(self, held: Held, job: Job) -> None:
         self.session.assignments.pop(job.id, None)
         if job.state >= _SUCCEEDED:
-            self._completed.append(Completion(held.task, job, held.record))
+            self._completed.append(Completion(held.task, job, held.handle, held.record))
         elif job.state == _PENDING:
             self._waiting.append(Waiting(held.task, job, held.record))
         if job.expires_us:
@@ -267,7 +250,7 @@ async def settle(session: Session, operations: Sequence[ops.Settle]) -> list[set
     first, repeated = ops.each_once(operations)
     await session.flush_progress()  # the progress of a job is delivered before its end
     settling = Settling(session)
-    await settling.run(first.values())
+    await settling.run([*first.values()])
     stale, fenced = settling.stale, settling.fenced
     if not stale and not fenced and not settling.failed:
         return list(repeated)

@@ -141,7 +141,7 @@ class Submission:
         self, new_jobs: list[NewJob], locations: Mapping[str, TaskLocation], *, until_conflict: bool = False
     ) -> list[NewJob]:
         """Store jobs with the names that were read; return those that had a conflict."""
-        await self.session.ensure({path for new in new_jobs for path in _parents(new.job)})
+        await self.session.ensure({path for new in new_jobs for path in parents(new.job)})
         planned = []
         for new in new_jobs:
             location = locations.get(new.task)
@@ -190,7 +190,7 @@ class Submission:
             return True
         if isinstance(verdict, Conflict):
             if verdict.why is Refusal.NO_NODE:
-                for path in _parents(job):
+                for path in parents(job):
                     self.session.forget(path)
             elif verdict.at:
                 self._fail(new, StoreCorruptError(f"{verdict.path} exists without a name"))
@@ -283,14 +283,14 @@ async def published(session: Session, location: TaskLocation, seconds: float) ->
     return True
 
 
-def _parents(job: Job) -> tuple[str, ...]:
+def parents(job: Job) -> tuple[str, ...]:
     """Return the parents of a job's nodes that are created on demand."""
-    parents = [paths.block(job.id)]
+    found = [paths.block(job.id)]
     if job.state == _SCHEDULED:
-        parents.append(paths.minute(paths.DELAYED, job.due_us))
+        found.append(paths.minute(paths.DELAYED, job.due_us))
     if job.expires_us:
-        parents.append(paths.minute(paths.EXPIRING, job.expires_us))
-    return tuple(parents)
+        found.append(paths.minute(paths.EXPIRING, job.expires_us))
+    return tuple(found)
 
 
 async def submit(session: Session, operations: Sequence[ops.Submit]) -> list[dict[int, ops.Found] | StoreError]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 from mainspring.engines.zookeeper import paths, queries, records
 from mainspring.engines.zookeeper.committer import MAX_ENTRY_BYTES, RETRY_DELAY, Conflict, Count, Entry, Fenced, Verdict
 from mainspring.engines.zookeeper.sessions import Session, Slice, Waiting
-from mainspring.engines.zookeeper.submitting import NewJob, joining, submission
+from mainspring.engines.zookeeper.submitting import NewJob, joining, parents, submission
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Node, Refusal, SessionEndedError, Write
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
 from mainspring.ids import TERM_SPAN
@@ -82,16 +82,12 @@ class Transaction:
 
     # ---- writing ----
 
-    def create(self, path: str, data: bytes) -> None:
-        """Create a missing node."""
+    def write(self, path: str, data: bytes) -> None:
+        """Create a missing node, or replace the data of a node that was read."""
         before = self._read.get(path)
         self._first[path] = Create(path, data) if before is None else Write(path, data, before.version)
         self._written[path] = Node(data, 0, 0, 0, 0)
         self._undone.discard(path)
-
-    def write(self, path: str, data: bytes) -> None:
-        """Replace the data of a node that was read."""
-        self.create(path, data)
 
     def delete(self, path: str) -> None:
         """Delete an existing node that was read or written."""
@@ -109,9 +105,10 @@ class Transaction:
             assert node is not None, path
             self._first[path] = Write(path, node.data, node.version)
 
-    def include(self, change: Change) -> None:
-        """Add a change of a node that this transaction does not use otherwise."""
-        self._first[change.path] = change
+    def include(self, entry: Entry) -> None:
+        """Add an entry with nodes that this transaction does not use otherwise."""
+        self._first.update((change.path, change) for change in entry.changes)
+        self._counts += entry.counts
 
     def mark(self, path: str) -> None:
         """Create an index node without data for a record that is written too; the index node is not read."""
@@ -127,10 +124,6 @@ class Transaction:
         else:
             self._first[path] = Delete(path)
 
-    def count(self, function: bytes, state: int, priority: int, number: int) -> None:
-        """Add to a count."""
-        self._counts.append((function, state, priority, number))
-
     def entry(self) -> Entry | None:
         """Return the entry to write, with checks of the nodes that were only read; None if there is nothing to write."""
         if not self._first:
@@ -142,106 +135,6 @@ class Transaction:
         ]
         checks += [Check(path, version) for path, version in self._expected.items() if path not in self._first]
         return Entry([*checks, *self._first.values(), *map(Delete, sorted(self._undone))], self._counts)
-
-
-_ON_DEMAND: Final = (f"{paths.RESULTS}/", f"{paths.DELAYED}/", f"{paths.EXPIRING}/")
-"""Roots whose children are parents that are created on demand."""
-
-
-class NewJobs:
-    """The new jobs of one transaction."""
-
-    def __init__(self, session: Session, transaction: Transaction) -> None:
-        self._session = session
-        self._transaction = transaction
-        self._stored: dict[str, Job] = {}
-        """The stored jobs, by their tasks."""
-        self._ending: Job | None = None
-        self.owners: dict[int, Owner] = {}
-        """The owners of jobs that were stored or joined."""
-        self._waiting: list[Waiting] = []
-
-    def ends(self, job: Job) -> None:
-        """Set the job that ends in this transaction."""
-        self._ending = job
-
-    async def submit(self, jobs: Sequence[Job]) -> dict[int, Found]:
-        """Store jobs, or join; see ``Submit``."""
-        tasks = [paths.task_name(job.function, job.unique, job.id) for job in jobs]
-        named = [paths.name(task) for task, job in zip(tasks, jobs, strict=True) if job.unique]
-        nodes = dict(zip(named, await self._transaction.get_many(named, check=False), strict=True))
-        joined: dict[int, Found] = {}
-        for task, job in zip(tasks, jobs, strict=True):
-            rival = self._stored.get(task)
-            node = nodes.get(paths.name(task))
-            name = None if node is None else queries.name_of(node)
-            if rival is not None:
-                joined[job.id] = Found.of(rival)
-            elif name is None or not name.id:
-                await self._store(job, task, name)
-            elif self._ending is not None and name.id == self._ending.id:
-                await self._store(job, task, await self._freed(name, self._ending))
-            elif (found := await self._join(job, task)) is not None:
-                joined[job.id] = found
-        return joined
-
-    async def _store(self, job: Job, task: str, name: Name | None) -> None:
-        entry, record = submission(
-            NewJob(job, task, job.foreground), self._session.handle(job.id), self._session.who, name
-        )
-        created = (
-            change.path for change in entry.changes if isinstance(change, Create) and change.path.startswith(_ON_DEMAND)
-        )
-        await self._session.ensure({path.rpartition("/")[0] for path in created})
-        for change in entry.changes:
-            self._transaction.include(change)
-        for count in entry.counts:
-            self._transaction.count(*count)
-        self._stored[task] = job
-        self._note_owner(job)
-        if job.state == State.PENDING:
-            self._waiting.append(Waiting(task, job, record))
-
-    async def _freed(self, name: Name, ended: Job) -> Name:
-        """Return a name without its ended job, and touch that job's result: its publisher then reads the name."""
-        await self._session.meet([ended.id])
-        result = self._session.result(ended.id)
-        if await self._transaction.get(result) is None:
-            raise OvertakenError
-        self._transaction.touch(result)
-        data = queries.name_after(name, ended, name.handle)
-        return name._replace(kept=None if data is None else records.decode(data)["kept"])
-
-    async def _join(self, job: Job, task: str) -> Found | None:
-        """Join the job that has the task, and check its location in the write.
-
-        Return None if that job has ended; then the new one is stored.
-        """
-        location = (await queries.locate(self._session, [task])).get(task)
-        if location is None or not location.path:
-            raise OvertakenError
-        self._transaction.expect(location.path, location.version)
-        other = records.decode_job(location.record)
-        if location.state.ended:
-            await self._store(job, task, await self._freed(location.name, other))
-            return None
-        seen = (await queries.read_jobs(self._session, [other.id])).get(other.id)
-        if seen is None or seen.location is None or seen.location.path != location.path:
-            raise OvertakenError
-        entry = joining(NewJob(job, task, job.foreground), seen.path, seen.version, seen.data)
-        for change in () if entry is None else entry.changes:
-            self._transaction.include(change)
-        self._note_owner(other)
-        return Found(other.id, int(location.state), location.attempt)
-
-    def _note_owner(self, job: Job) -> None:
-        whose = owner(job.options)
-        if whose is not None:
-            self.owners[job.id] = whose
-
-    def report(self) -> None:
-        """Report the stored pending tasks after the write."""
-        self._session.waiting(self._waiting)
 
 
 class ZookeeperGround:
@@ -256,8 +149,13 @@ class ZookeeperGround:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.transaction = Transaction(session.tree)
-        self._jobs = NewJobs(session, self.transaction)
-        self._commits: list[Callable[[], object]] = [self._jobs.report]
+        self.owners: dict[int, Owner] = {}
+        """The owners of jobs that were stored or joined."""
+        self._stored: dict[str, Job] = {}
+        """The stored jobs, by their tasks."""
+        self._ending: Job | None = None
+        self._waiting: list[Waiting] = []
+        self._commits: list[Callable[[], object]] = [lambda: session.waiting(self._waiting)]
         self._rollbacks: list[Callable[[], object]] = []
 
     @property
@@ -284,14 +182,80 @@ class ZookeeperGround:
         """Call a function if this attempt is not written."""
         self._rollbacks.append(function)
 
-    async def submit(self, jobs: list[Job]) -> dict[int, Found]:
-        """Store jobs."""
-        return await self._jobs.submit(jobs)
-
     def ends(self, job: Job, key: Any) -> None:
         """Register a job that ends in this transaction, and the key of its owner."""
         del key
-        self._jobs.ends(job)
+        self._ending = job
+
+    # ---- new jobs ----
+
+    async def submit(self, jobs: Sequence[Job]) -> dict[int, Found]:
+        """Store new jobs, or join; see ``Submit``."""
+        tasks = [paths.task_name(job.function, job.unique, job.id) for job in jobs]
+        named = [paths.name(task) for task, job in zip(tasks, jobs, strict=True) if job.unique]
+        nodes = dict(zip(named, await self.transaction.get_many(named, check=False), strict=True))
+        joined: dict[int, Found] = {}
+        for task, job in zip(tasks, jobs, strict=True):
+            rival = self._stored.get(task)
+            node = nodes.get(paths.name(task))
+            name = None if node is None else queries.name_of(node)
+            if rival is not None:
+                joined[job.id] = Found.of(rival)
+            elif name is None or not name.id:
+                await self._store(job, task, name)
+            elif self._ending is not None and name.id == self._ending.id:
+                await self._store(job, task, await self._freed(name, self._ending))
+            elif (found := await self._join(job, task)) is not None:
+                joined[job.id] = found
+        return joined
+
+    async def _store(self, job: Job, task: str, name: Name | None) -> None:
+        entry, record = submission(
+            NewJob(job, task, job.foreground), self._session.handle(job.id), self._session.who, name
+        )
+        await self._session.ensure(parents(job))
+        self.transaction.include(entry)
+        self._stored[task] = job
+        self._note_owner(job)
+        if job.state == State.PENDING:
+            self._waiting.append(Waiting(task, job, record))
+
+    async def _freed(self, name: Name, ended: Job) -> Name:
+        """Return a name without its ended job, and touch that job's result: its publisher then reads the name."""
+        await self._session.meet([ended.id])
+        result = self._session.result(ended.id)
+        if await self.transaction.get(result) is None:
+            raise OvertakenError
+        self.transaction.touch(result)
+        data = queries.name_after(name, ended, name.handle)
+        return name._replace(kept=None if data is None else records.decode(data)["kept"])
+
+    async def _join(self, job: Job, task: str) -> Found | None:
+        """Join the job that has the task, and check its location in the write.
+
+        Return None if that job has ended; then the new one is stored.
+        """
+        location = (await queries.locate(self._session, [task])).get(task)
+        if location is None or not location.path:
+            raise OvertakenError
+        self.transaction.expect(location.path, location.version)
+        other = records.decode_job(location.record)
+        if location.state.ended:
+            await self._store(job, task, await self._freed(location.name, other))
+            return None
+        seen = (await queries.read_jobs(self._session, [other.id])).get(other.id)
+        if seen is None or seen.location is None or seen.location.path != location.path:
+            raise OvertakenError
+        entry = joining(NewJob(job, task, job.foreground), seen.path, seen.version, seen.data)
+        if entry is not None:
+            self.transaction.include(entry)
+        self._note_owner(other)
+        return Found(other.id, int(location.state), location.attempt)
+
+    def _note_owner(self, job: Job) -> None:
+        whose = owner(job.options)
+        if whose is not None:
+            self.owners[job.id] = whose
 
     # ---- the attempt ----
 
@@ -324,14 +288,6 @@ CONCURRENT_TRANSACTIONS: Final = 100
 """Transactions that run concurrently and are written at once."""
 
 
-class RefusedError(Exception):
-    """The first entry of a transaction was refused, so nothing was written."""
-
-    def __init__(self, conflict: Conflict) -> None:
-        super().__init__(conflict)
-        self.conflict = conflict
-
-
 class Transacted(NamedTuple):
     """A transaction to run."""
 
@@ -359,7 +315,7 @@ async def transact(session: Session, begin: Callable[[Session], G], work: Callab
 async def transact_all(session: Session, transactions: Sequence[Transacted]) -> list[Any]:
     """Do the same for several transactions, concurrently and independently; return their results or errors.
 
-    The outcome is RefusedError if the first entry was refused. Reads are repeated while the ensemble is away.
+    The outcome is a Conflict if the first entry was refused. Reads are repeated while the ensemble is away.
     """
     overtaken = StoreUnavailableError(f"{WRITE_ATTEMPTS} attempts to write all had conflicts with other writers")
     outcomes: list[Any] = [overtaken] * len(transactions)
@@ -443,7 +399,7 @@ class _Attempt:
         elif isinstance(verdict, Fenced):
             self.outcome = self._session.over()
         elif first is not None and verdict.at < len(first.changes):
-            self.outcome = RefusedError(verdict)
+            self.outcome = verdict
         else:
             self._overtaken(verdict)
 
@@ -471,23 +427,12 @@ def end(entry: Entry, job: Job) -> Happening:
     return Happening(entry, job, Ended.of(job))
 
 
-class _Followed(NamedTuple):
-    entry: Entry
-    job: Job
-    notice: Notice
-    slice: Slice
-    key: Any
-    """The key of the job's owner."""
-
-
-def _followed(session: Session, happening: Happening) -> _Followed | None:
-    """Return the consequences of a change; None if there are none."""
-    entry, job, notice = happening
+def _follower(session: Session, happening: Happening) -> tuple[Slice, Any] | None:
+    """Return the slice that gets the notice, and the key of the job's owner; None if there is none."""
+    _, job, notice = happening
     whose = None if job is None or notice is None else owner(job.options)
     one = None if whose is None else session.slices.get(whose.kind)
-    if job is None or notice is None or whose is None or one is None or type(notice) not in one.follows:
-        return None
-    return _Followed(entry, job, notice, one, whose.key)
+    return None if whose is None or one is None or type(notice) not in one.follows else (one, whose.key)
 
 
 async def commit(session: Session, happenings: Sequence[Happening]) -> list[Verdict | StoreError]:
@@ -495,7 +440,7 @@ async def commit(session: Session, happenings: Sequence[Happening]) -> list[Verd
 
     A conflict is one of the entry itself. A StoreError is the reason why the consequences, and thus the entry, were not written.
     """
-    found = {place: one for place, each in enumerate(happenings) if (one := _followed(session, each)) is not None}
+    found = {place: one for place, each in enumerate(happenings) if (one := _follower(session, each)) is not None}
     if not found:
         return [*await session.committer.commit([each.entry for each in happenings])]
     verdicts: list[Verdict | StoreError] = [None] * len(happenings)
@@ -509,14 +454,14 @@ async def commit(session: Session, happenings: Sequence[Happening]) -> list[Verd
     async def commit_owned(turns: Sequence[Sequence[int]]) -> None:
         for places in zip_longest(*turns):
             some = [place for place in places if place is not None]
-            outcomes = await transact_all(session, [_transaction(found[place]) for place in some])
+            outcomes = await transact_all(session, [_transaction(happenings[place], *found[place]) for place in some])
             for place, outcome in zip(some, outcomes, strict=True):
                 verdicts[place] = _verdict(session, outcome)
             if any(isinstance(one, Conflict) and one.path.startswith(paths.COMPLETED) for one in verdicts):
                 await asyncio.sleep(FOLLOWING_RETRY_DELAY)
 
     try:
-        await session.meet([one.job.term * TERM_SPAN for one in found.values()])
+        await session.meet([job.term * TERM_SPAN for place in found if (job := happenings[place].job) is not None])
         turns = await session.retry_reads(lambda: _turns(session, found))
     except StoreFencedError:
         return [Fenced(paths.worker(session.who))] * len(happenings)
@@ -524,35 +469,36 @@ async def commit(session: Session, happenings: Sequence[Happening]) -> list[Verd
     return verdicts
 
 
-async def _turns(session: Session, found: dict[int, _Followed]) -> list[list[int]]:
+async def _turns(session: Session, found: dict[int, tuple[Slice, Any]]) -> list[list[int]]:
     """Return the places of changes in groups; those of one group are written one after the other."""
     turns: dict[Hashable, list[int]] = {}
-    for one in {each.slice.kind: each.slice for each in found.values()}.values():
-        places = [place for place, each in found.items() if each.slice is one]
-        names = await one.turns(session, [found[place].key for place in places])
-        for place, name in zip(places, names, strict=True):
+    for one in {each.kind: each for each, _ in found.values()}.values():
+        keys = {place: key for place, (each, key) in found.items() if each is one}
+        for place, name in zip(keys, await one.turns(session, [*keys.values()]), strict=True):
             turns.setdefault(place if name is None else (one.kind, name), []).append(place)
     return list(turns.values())
 
 
-def _transaction(one: _Followed) -> Transacted:
+def _transaction(happening: Happening, one: Slice, key: Any) -> Transacted:
+    entry, job, notice = happening
+    assert job is not None
+    assert notice is not None
+
     async def follow(ground: ZookeeperGround) -> None:
-        if State(one.job.state).ended:
-            ground.ends(one.job, one.key)
-        unit = one.slice.unit(ground)
-        await unit.follow([one.notice])
+        if State(job.state).ended:
+            ground.ends(job, key)
+        unit = one.unit(ground)
+        await unit.follow([notice])
         await unit.flush()
 
-    return Transacted(one.slice.ground, follow, one.entry)
+    return Transacted(one.ground, follow, entry)
 
 
 def _verdict(session: Session, outcome: Any) -> Verdict | StoreError:
     match outcome:
-        case RefusedError():
-            return outcome.conflict
         case StoreFencedError():
             return Fenced(paths.worker(session.who))
-        case StoreError() | None:
+        case StoreError() | Conflict() | None:
             return outcome
         case Exception():
             raise outcome

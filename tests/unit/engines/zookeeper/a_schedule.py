@@ -10,6 +10,7 @@ from tests.conformance.suite.paging import everything
 
 from mainspring.engines.zookeeper import changing, master, paths, queries, records, schedule_places
 from mainspring.engines.zookeeper.schedule_handlers import ZookeeperScheduleSlice
+from mainspring.engines.zookeeper.sessions import Completion
 from mainspring.jobs import store as job_ops
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.rules import Event, Settlement
@@ -126,7 +127,7 @@ class Scheduler:
                 completed, name = await tree.get_many([paths.completed(task), paths.name(task)])
                 assert completed is not None
                 record = records.decode(completed.data)
-                one = master.CompletedTask(task, records.decode_job(record), record["handle"], completed.data)
+                one = Completion(task, records.decode_job(record), record["handle"], completed.data)
                 result = await tree.get(one.result)
                 assert result is not None
                 assert name is not None

@@ -34,7 +34,7 @@ async def end(node: Member, job: Job, error: bytes) -> Completion:
     assert await node.settle(Settlement(job, Event.FAIL, 1, ended_us=NOW, error=error)) == set()
     record = node.fleet.content.read(paths.completed("f:u"))
     assert record is not None
-    return Completion("f:u", records.decode_job(records.decode(record.data)), record.data)
+    return Completion("f:u", records.decode_job(records.decode(record.data)), node.session.handle(job.id), record.data)
 
 
 def is_published(nodes: Fleet, job: Job, node: Member) -> bool:
@@ -146,7 +146,7 @@ def test_a_stale_completion_does_no_harm_to_the_next_of_its_name() -> None:
             await node.succeed(second)
             assert nodes.tasks(paths.COMPLETED) == ["f:u"]
             first.state = int(State.SUCCEEDED)
-            publisher.completions([Completion("f:u", first, data.data)])
+            publisher.completions([Completion("f:u", first, node.session.handle(first.id), data.data)])
             await eventually(lambda: nodes.tasks(paths.COMPLETED) == [])
             assert nodes.state(second) is State.SUCCEEDED
             assert nodes.content.read(paths.result(first.id, "n1")) == data
@@ -211,7 +211,7 @@ def test_a_completion_without_a_result_node_is_published() -> None:
             await node.tree.commit([Create(paths.completed("f:u"), data)])
             publisher = node.master.publisher
             assert publisher is not None
-            publisher.completions([Completion("f:u", job, data)])
+            publisher.completions([Completion("f:u", job, node.session.handle(job.id), data)])
             await eventually(lambda: nodes.tasks(paths.COMPLETED) == [])
             assert nodes.state(job) is State.SUCCEEDED
 

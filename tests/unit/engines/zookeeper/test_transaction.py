@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.zookeeper.memory import MemoryContent, MemoryTree
 
-from mainspring.engines.zookeeper.committer import MAX_ENTRY_BYTES
+from mainspring.engines.zookeeper.committer import MAX_ENTRY_BYTES, Entry
 from mainspring.engines.zookeeper.schedule_tables import ZookeeperSchedules
 from mainspring.engines.zookeeper.transaction import Transaction, transact
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Done, Write
@@ -48,9 +48,9 @@ def test_read_nodes_are_checked_before_the_writes() -> None:
         nodes = await transaction.get_many([A, B, C])
         assert [node and node.data for node in nodes] == [b"2", b"/b", None]
         assert transaction.entry() is None, "who writes nothing has nothing to check"
-        transaction.create(C, b"new")
+        transaction.write(C, b"new")
         transaction.write(B, b"other")
-        transaction.count(b"f", 1, 1, 5)
+        transaction.include(Entry([], [(b"f", 1, 1, 5)]))
         entry = transaction.entry()
         assert entry is not None
         assert entry.changes == [Check(A, 1), Create(C, b"new"), Write(B, b"other", 0)]
@@ -69,7 +69,7 @@ def test_reads_see_its_own_writes_and_nothing_else() -> None:
         assert node is not None
         assert (node.data, node.version) == (b"/a", 0), "read once"
         transaction.write(A, b"mine")
-        transaction.create(C, b"mine")
+        transaction.write(C, b"mine")
         found = await transaction.get_many([A, B, C])
         assert [node and node.data for node in found] == [b"mine", None, b"mine"]
         transaction.delete(A)
@@ -81,19 +81,19 @@ def test_reads_see_its_own_writes_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("steps", "wanted"),
     [
-        ((("create", C, b"1"), ("write", C, b"2")), [Create(C, b"2")]),
-        ((("create", C, b"1"), ("delete", C)), [Create(C, b"1"), Delete(C)]),
+        ((("write", C, b"1"), ("write", C, b"2")), [Create(C, b"2")]),
+        ((("write", C, b"1"), ("delete", C)), [Create(C, b"1"), Delete(C)]),
         ((("write", A, b"1"), ("write", A, b"2")), [Write(A, b"2", 0)]),
         ((("write", A, b"1"), ("delete", A)), [Delete(A, 0)]),
-        ((("delete", A), ("create", A, b"1")), [Write(A, b"1", 0)]),
-        ((("delete", A), ("create", A, b"1"), ("delete", A)), [Delete(A, 0)]),
+        ((("delete", A), ("write", A, b"1")), [Write(A, b"1", 0)]),
+        ((("delete", A), ("write", A, b"1"), ("delete", A)), [Delete(A, 0)]),
         ((("touch", A),), [Write(A, b"/a", 0)]),
         ((("write", A, b"1"), ("touch", A)), [Write(A, b"1", 0)]),
         ((("mark", C),), [Create(C)]),
         ((("mark", C), ("unmark", C)), None),
         ((("unmark", C),), [Delete(C)]),
         ((("unmark", C), ("mark", C)), None),
-        ((("include", Write(C, b"1")),), [Write(C, b"1")]),
+        ((("include", Entry([Write(C, b"1")])),), [Write(C, b"1")]),
     ],
     ids=str,
 )
@@ -116,7 +116,7 @@ def test_unchecked_reads_are_checked_if_they_are_read_with_a_check_too() -> None
     async def check() -> None:
         transaction = Transaction(await tree_with(A, B))
         await transaction.get_many([A, B], check=False)
-        transaction.create(C, b"")
+        transaction.write(C, b"")
         assert changes(transaction) == [Create(C, b"")]
         await transaction.get(A)
         assert changes(transaction) == [Check(A, 0), Create(C, b"")]
@@ -131,7 +131,7 @@ def test_a_version_that_is_known_from_before_is_checked() -> None:
         transaction = Transaction(await tree_with(A))
         transaction.expect(B, 7)
         assert transaction.entry() is None
-        transaction.create(C, b"")
+        transaction.write(C, b"")
         assert changes(transaction) == [Check(B, 7), Create(C, b"")]
 
     run(check())
@@ -150,10 +150,8 @@ async def play(transaction: Transaction, steps: Sequence[tuple[str, str]], turn:
         await turn()
         node = await transaction.get(path)
         seen += b"-" if node is None else node.data
-        if step == "append" and node is not None:
+        if (step == "append" and node is not None) or (step == "toggle" and node is None):
             transaction.write(path, seen)
-        elif step == "toggle" and node is None:
-            transaction.create(path, seen)
         elif step == "toggle":
             transaction.delete(path)
 
@@ -206,7 +204,7 @@ def test_concurrent_transactions_are_serializable(existing: set[str], programs: 
 
 def test_the_error_for_what_no_multi_holds_says_what_was_too_large() -> None:
     async def work(ground: ZookeeperSchedules) -> None:
-        ground.transaction.create("/schedules/large", bytes(MAX_ENTRY_BYTES))
+        ground.transaction.write("/schedules/large", bytes(MAX_ENTRY_BYTES))
 
     async def check() -> None:
         async with one_node() as node:
