@@ -265,7 +265,7 @@ def text_of(file: File) -> str:
     classes += [_class(group, imports) for group in file.groups]
     checked = "\n".join(f"    {line}" for line in sorted(imports | set(file.imports[2:])))
     bases = sorted({group.base for group in file.groups} & {"OnServers", "OfJob", "OfRun"})
-    run_time = [f"from mainspring.client.asking import {', '.join(bases)}", *file.imports[:2]]
+    run_time = [f"from mainspring.client.connections import {', '.join(bases)}", *file.imports[:2]]
     return f'''"""{file.doc}
 
 ``python -m checks.operating`` writes this module.
@@ -284,7 +284,7 @@ if TYPE_CHECKING:
     from datetime import date, datetime
     from typing import Unpack
 
-    from mainspring.client.asking import Named
+    from mainspring.client.connections import Named
     from mainspring.client.options import Duration, Rate, Retry
 {checked}
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import UNSET, UnsetType
 
-from mainspring.client.asking import OfJob, OfRun
+from mainspring.client.connections import OfJob, OfRun
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Declared requests, made of what programs pass to methods, and their typed answers.
 
-This module loads `mainspring.api`, which takes 50 ms: `asking` imports it at the first request.
+This module loads `mainspring.api`, which takes 50 ms: `connections` imports it at the first request.
 """
 
 from __future__ import annotations

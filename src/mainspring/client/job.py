@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from mainspring.client.acts import JobActs
-from mainspring.client.asking import OnServers
+from mainspring.client.connections import OnServers
 from mainspring.client.options import Duration, seconds
 from mainspring.client.outcomes import Outcome, failure
 from mainspring.client.session import RECONNECT_TIMEOUT, delays

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from mainspring.client.asking import OnServers
+from mainspring.client.connections import OnServers
 from mainspring.client.job import FindsJobs
 from mainspring.client.run import FindsRuns
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mainspring.api.operations import StartedBackfill
     from mainspring.api.schedules import FireInfo as Fired
     from mainspring.api.schedules import Previewed, RemovedSchedule, ScheduleDetails, ScheduleInfo, Times
-    from mainspring.client.asking import Named
+    from mainspring.client.connections import Named
     from mainspring.client.job import Job, ListedJob
     from mainspring.client.options import Duration, Rate, Retry
     from mainspring.client.run import ListedRun, Run

@@ -7,7 +7,7 @@ from base64 import b64encode
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
 from mainspring.client.acts import RunActs
-from mainspring.client.asking import OnServers
+from mainspring.client.connections import OnServers
 from mainspring.client.job import Job
 from mainspring.client.options import check_child_policy, check_short, check_text, check_unique, refusal
 from mainspring.client.payload import encode_result

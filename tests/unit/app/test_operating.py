@@ -13,7 +13,7 @@ from checks.operating import FILES, written
 
 from mainspring import App, Rate, Retry
 from mainspring.api.request import Page
-from mainspring.client.asking import PAGE, _Pages
+from mainspring.client.connections import PAGE, _Pages
 from mainspring.client.declared import REQUESTS, answer, params
 from mainspring.client.job import ListedJob
 from mainspring.client.run import ListedRun
