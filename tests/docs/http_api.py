@@ -12,9 +12,8 @@ from msgspec.inspect import type_info
 
 from mainspring.api.access import GrantSpec
 from mainspring.faces.rest.inputs import Inputs
-from mainspring.faces.rest.openapi import with_document
 from mainspring.faces.rest.replies import PROBLEM_TYPES
-from mainspring.faces.rest.routes import ROUTES
+from mainspring.faces.rest.routes import ROUTES, with_document
 
 from .pages import ROOT
 

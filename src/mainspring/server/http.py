@@ -10,8 +10,7 @@ from mainspring.access.proxy import TrustedProxies
 from mainspring.faces.dashboard.app import Dashboard, all_assets
 from mainspring.faces.http.listener import HEALTH, MONITORING, HttpListener, http_app
 from mainspring.faces.rest.app import RestApp
-from mainspring.faces.rest.openapi import with_document
-from mainspring.faces.rest.routes import ROUTES
+from mainspring.faces.rest.routes import ROUTES, with_document
 from mainspring.faces.rest.security import LOGIN, Doorkeeper, Hosts, Login
 from mainspring.faces.rest.streams import LIMIT, Streams
 from mainspring.features import Feature

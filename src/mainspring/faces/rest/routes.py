@@ -1,11 +1,19 @@
-"""All routes of the HTTP API: those of requests that declare their place (`api.declaration.Http`), and `special_routes`."""
+"""All routes of the HTTP API: those of requests that declare their place (`api.declaration.Http`), and `special_routes`.
+
+`with_document` adds the route that answers with their OpenAPI 3.1, which is made from their structs.
+"""
 
 from __future__ import annotations
 
 import re
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+from msgspec import NODEFAULT
+
+from mainspring.access.caller import Permission
 from mainspring.api import (
     access,
     functions,
@@ -17,18 +25,20 @@ from mainspring.api import (
     submitting,
     workflows,
 )
-from mainspring.api.request import Code, Touches, answer_type, requests_of, summary_of
+from mainspring.api.request import Code, Request, Touches, answer_type, details_of, requests_of, summary_of
 from mainspring.faces.rest import special_routes
 from mainspring.faces.rest.idempotency import version_of
+from mainspring.faces.rest.inputs import Inputs, is_list
 from mainspring.faces.rest.registry import BODY_LIMIT, ROOT, N, Route, path_in
-from mainspring.faces.rest.replies import Reply
+from mainspring.faces.rest.replies import MEDIA_TYPE, PROBLEM_TYPES, Document, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
     from mainspring.api.declaration import Http
-    from mainspring.api.request import Request
+    from mainspring.faces.rest.registry import Context
+
 
 SUBJECTS: Final = (access, functions, jobs, namespaces, nodes, operations, schedules, submitting, workflows)
 """The modules with requests."""
@@ -91,3 +101,154 @@ def _reply_with_place(http: Http, answer: Any, request: Request[Any]) -> Any:
 
 
 ROUTES: Final = (*(route for subject in SUBJECTS for route in routes_of(subject)), *special_routes.ROUTES)
+
+
+OF_ALL: Final = ("malformed", "unauthenticated", "forbidden", "invalid", "unknown_host", "unavailable")
+"""Problems of each route."""
+_TEMPLATE: Final = "#/components/schemas/{name}"
+
+
+def document(routes: tuple[Route, ...], *, version: str, prefix: str = "") -> dict[str, Any]:
+    """Return the document of all routes as JSON values."""
+    readers = {route.operation: Inputs(route) for route in routes}
+    types: list[Any] = [Document]
+    for route in routes:
+        reader = readers[route.operation]
+        types += [one for one in (reader.of_body, _answer(route)) if one is not None]
+    schemas, components = msgspec.json.schema_components(types, ref_template=_TEMPLATE)
+    for name, component in components.items():
+        component["title"] = name  # generators name classes by it, and two structs may have one name
+    remaining = iter(schemas)
+    next(remaining)
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        reader = readers[route.operation]
+        body = None if reader.of_body is None else next(remaining)
+        answer = None if _answer(route) is None else next(remaining)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, reader, body, answer)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Mainspring", "version": version, "summary": "Jobs, schedules and workflows of a fleet."},
+        "servers": [{"url": prefix or "/"}],
+        "security": [{"token": []}, {"session": []}],
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "session": {"type": "apiKey", "in": "cookie", "name": "mainspring"},
+            },
+        },
+    }
+
+
+def _answer(route: Route) -> Any:
+    return None if route.answer in (None, bytes) else route.answer
+
+
+def _operation(route: Route, reader: Inputs, body: Any, answer: Any) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": route.operation,
+        "summary": route.summary,
+        "tags": [_subject(route)],
+        "x-permission": route.permission.value,
+        **({"x-in-all-namespaces": True} if route.request.in_all_namespaces else {}),
+        "parameters": _parameters(reader.of_path, "path") + _parameters(reader.of_query, "query"),
+    }
+    details = details_of(route.request)
+    if details and route.takes is route.request:
+        operation["description"] = details
+    if body is not None:
+        content: dict[str, Any] = {"schema": body}
+        if route.example is not None:
+            content["example"] = route.example
+        operation["requestBody"] = {"required": reader.needs_body, "content": {"application/json": content}}
+    operation["responses"] = _responses(route, answer)
+    return operation
+
+
+def _responses(route: Route, answer: Any) -> dict[str, Any]:
+    responses: dict[str, Any] = {}
+    for status, text in {route.status: "The answer.", **route.others}.items():
+        response: dict[str, Any] = {"description": text}
+        if answer is not None and status not in (204, 304):
+            content = {"schema": answer}
+            if route.answered is not None and status == route.status:
+                content["example"] = route.answered
+            response["content"] = {"application/json": content}
+        elif route.answer is bytes:
+            response["content"] = {"application/octet-stream": {}}
+        if route.answer is None and status == 200:
+            status = 204
+        responses[str(status)] = response
+    names = [
+        *OF_ALL,
+        *route.problems,
+        *((Code.UNSUPPORTED,) if route.request.requires is not None else ()),
+        *(("media_type", "too_large") if route.has_body else ()),
+    ]
+    for name in dict.fromkeys(names):
+        kind = PROBLEM_TYPES[name]
+        response = responses.setdefault(
+            str(kind.status),
+            {
+                "description": "",
+                "content": {MEDIA_TYPE.decode(): {"schema": {"$ref": _TEMPLATE.format(name=Document.__name__)}}},
+            },
+        )
+        response["description"] = (response["description"] + f" {kind.title} (`{kind.name}`).").strip()
+    return responses
+
+
+def _parameters(part: Any, place: str) -> list[dict[str, Any]]:
+    parameters = []
+    for field in msgspec.structs.fields(part):
+        schema = msgspec.json.schema(field.type)
+        if place != "path" and field.default not in (NODEFAULT, None):
+            schema["default"] = msgspec.to_builtins(field.default)
+        parameter: dict[str, Any] = {
+            "name": field.encode_name,
+            "in": place,
+            "description": schema.pop("description"),
+            "required": field.required or place == "path",
+            "schema": schema,
+        }
+        if is_list(field.type):
+            parameter["explode"] = True
+        parameters.append(parameter)
+    return parameters
+
+
+def _subject(route: Route) -> str:
+    segments = [one for one in route.path.removeprefix(ROOT).split("/") if one and not one.startswith("{")]
+    return next((one for one in segments if one != "namespaces"), "namespaces")
+
+
+class Describe(Request[dict[str, Any]]):
+    """The OpenAPI document of this API."""
+
+    permission = Permission.SIGNED_IN
+    name_in_audit = "openapi.show"
+
+
+OPENAPI = Route(
+    method="GET",
+    path=f"{ROOT}/openapi.json",
+    request=Describe,
+    answer=dict[str, Any],
+    summary="Get this document",
+    name="openapi",
+)
+
+
+def with_document(routes: tuple[Route, ...], *, version: str, prefix: str = "") -> tuple[Route, ...]:
+    """Return the routes and the one that describes all of them."""
+
+    @cache
+    def written() -> msgspec.Raw:
+        return msgspec.Raw(msgspec.json.encode(document((*routes, OPENAPI), version=version, prefix=prefix)))
+
+    async def describe(_: Context) -> msgspec.Raw:
+        return written()  # made at the first request: most nodes get none
+
+    return (*routes, replace(OPENAPI, handler=describe))

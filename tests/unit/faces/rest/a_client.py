@@ -16,8 +16,7 @@ from mainspring.access.caller import Caller, Grant, Role, Shares
 from mainspring.access.idempotency import ReplyService
 from mainspring.access.proxy import TrustedProxies, parse_networks
 from mainspring.faces.rest.app import RestApp
-from mainspring.faces.rest.openapi import with_document
-from mainspring.faces.rest.routes import ROUTES
+from mainspring.faces.rest.routes import ROUTES, with_document
 from mainspring.faces.rest.security import Doorkeeper, Hosts, Login
 from mainspring.faces.rest.streams import Streams
 

@@ -6,8 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from mainspring.faces.rest.app import RestApp
-from mainspring.faces.rest.openapi import with_document
-from mainspring.faces.rest.routes import ROUTES
+from mainspring.faces.rest.routes import ROUTES, with_document
 from mainspring.faces.rest.security import Doorkeeper, Hosts, Login
 from mainspring.faces.rest.streams import Streams
 from mainspring.server.build import open_node

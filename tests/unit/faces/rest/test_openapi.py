@@ -14,10 +14,9 @@ from mainspring.api.declaration import field_of
 from mainspring.api.jobs import SnoozeJob
 from mainspring.api.request import Code
 from mainspring.faces.rest.inputs import Inputs
-from mainspring.faces.rest.openapi import document, with_document
 from mainspring.faces.rest.registry import Route, Table
 from mainspring.faces.rest.replies import PROBLEM_TYPES
-from mainspring.faces.rest.routes import ROUTES
+from mainspring.faces.rest.routes import ROUTES, document, with_document
 
 from .a_client import serving
 

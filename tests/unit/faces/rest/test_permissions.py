@@ -12,7 +12,7 @@ from mainspring.access.caller import Caller, Grant, Permission, Role
 from mainspring.api.access import ListActs
 from mainspring.api.nodes import ShowStatus as Status
 from mainspring.api.submitting import Submit
-from mainspring.faces.rest.openapi import document
+from mainspring.faces.rest.routes import document
 
 from .a_server import ALL_ROUTES, whole_node
 
