@@ -11,11 +11,11 @@ import pytest
 from mainspring.access.caller import LOCAL
 from mainspring.api.handlers import jobs
 from mainspring.callbacks import ITEMS_AT_ONCE, CallInProgress, converted
-from mainspring.faces.http.listener import HttpListener
+from mainspring.faces.web.listener import HttpListener
 from mainspring.loop_shares import LARGE_READ, LONGEST_REST, PIECE, SHARE_IN_SCOPE, LoopShares
 from mainspring.wire.gearman_protocol import EXTENSION, Type, request
 from tests.unit.faces.gearman.a_face import Node
-from tests.unit.faces.http.ports import accepting
+from tests.unit.faces.web.ports import accepting
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,8 +15,8 @@ from mainspring.server.node import Shutdown
 from mainspring.server.settings import ListenSettings, ServerSettings, TcpAddress, parse_store
 from mainspring.wire.gearman_protocol import EXTENSION, Type, request
 from tests.unit.faces.gearman.a_face import Node, configure
-from tests.unit.faces.http.ports import accepting
-from tests.unit.faces.http.test_gearmand_http import exchange
+from tests.unit.faces.web.ports import accepting
+from tests.unit.faces.web.test_gearmand_http import exchange
 
 HEAD = b"POST / HTTP/1.1\r\nHost: 127.0.0.1:4730\r\nOrigin: http://page.example\r\nContent-Type: text/plain\r\n\r\n"
 BODIES = {

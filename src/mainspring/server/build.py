@@ -76,8 +76,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.clock import Clock
-    from mainspring.faces.http import Measure
-    from mainspring.faces.http.gearmand_http import GearmandHttp
+    from mainspring.faces.web import Measure
+    from mainspring.faces.web.gearmand_http import GearmandHttp
     from mainspring.nodes.model import NodeRow
     from mainspring.server.node import Shutdown
     from mainspring.server.settings import ServerSettings
@@ -450,7 +450,7 @@ def _gearman_settings(settings: ServerSettings, engine: Engine) -> GearmanSettin
 
 def gearmand_http(built: Built) -> GearmandHttp:
     """Return the server of gearmand's HTTP protocol for a node."""
-    from mainspring.faces.http.gearmand_http import GearmandHttp  # noqa: PLC0415 - few nodes serve it
+    from mainspring.faces.web.gearmand_http import GearmandHttp  # noqa: PLC0415 - few nodes serve it
 
     limits, listen = built.node.settings.limits, built.node.settings.listen
     own = [listen.gearman_http.host] if isinstance(listen.gearman_http, TcpAddress) else []

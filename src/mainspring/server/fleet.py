@@ -17,7 +17,7 @@ import structlog
 from mainspring.clock import to_us
 from mainspring.events import Relay
 from mainspring.faces.gearman.face import RemoteLoad
-from mainspring.faces.http import Measure
+from mainspring.faces.web import Measure
 from mainspring.jobs.claiming import ClaimQuota
 from mainspring.jobs.sharing import Shared
 from mainspring.namespaces import DEFAULT, SEPARATOR, split

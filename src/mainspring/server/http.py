@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 from mainspring.access.caller import Shares
 from mainspring.access.proxy import TrustedProxies
 from mainspring.faces.dashboard.app import Dashboard, all_assets
-from mainspring.faces.http.listener import HEALTH, MONITORING, HttpListener, http_app
 from mainspring.faces.rest.app import RestApp
 from mainspring.faces.rest.routes import ROUTES, with_document
 from mainspring.faces.rest.security import LOGIN, Doorkeeper, Hosts, Login
 from mainspring.faces.rest.streams import LIMIT, Streams
+from mainspring.faces.web.listener import HEALTH, MONITORING, HttpListener, http_app
 from mainspring.features import Feature
 from mainspring.server.settings import TcpAddress, is_local
 from mainspring.version import version
@@ -20,7 +20,7 @@ from mainspring.version import version
 if TYPE_CHECKING:
     import asyncio
 
-    from mainspring.faces.http.connections import Connection
+    from mainspring.faces.web.connections import Connection
     from mainspring.server.build import Built
 
 ANY_HOST: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - read, not listened on

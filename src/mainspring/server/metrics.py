@@ -26,7 +26,7 @@ from mainspring.api.nodes import (
     WorkflowStatus,
 )
 from mainspring.clock import from_us, to_us
-from mainspring.faces.http import Distribution, Measure
+from mainspring.faces.web import Distribution, Measure
 from mainspring.jobs.attempts import BOUNDS, OUTCOMES
 from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import Priority

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from mainspring.errors import StoreBrokenError, StoreCorruptError, StoreFencedError, StoreUnavailableError
-from mainspring.faces.http import Measure
+from mainspring.faces.web import Measure
 from mainspring.jobs.maintenance import TICK_INTERVAL
 from mainspring.jobs.outcomes import LOOKUP_RETRY_DELAY
 from mainspring.log_limit import CauseLimit

@@ -15,7 +15,7 @@ import structlog
 from mainspring.access.caller import LOCAL, caller_of_port
 from mainspring.errors import SettingsError
 from mainspring.faces.gearman.protocol import TLS_REQUIRED
-from mainspring.faces.http.connections import Connections
+from mainspring.faces.web.connections import Connections
 from mainspring.log_limit import LogLimit
 from mainspring.quantities import format_duration
 from mainspring.server.process import MIN_CONNECTIONS, connection_limits
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.access.caller import Caller
-    from mainspring.faces.http.connections import Connection
+    from mainspring.faces.web.connections import Connection
     from mainspring.server.settings import Address, ServerSettings
 
 ACCEPT_RETRY_DELAY: Final = 1.0

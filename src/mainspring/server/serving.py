@@ -26,7 +26,7 @@ from mainspring.version import core
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mainspring.faces.http.gearmand_http import GearmandHttp
+    from mainspring.faces.web.gearmand_http import GearmandHttp
     from mainspring.server.http import HttpPort
     from mainspring.server.logs import LogSink
     from mainspring.server.node import Node

@@ -18,7 +18,7 @@ from mainspring.api.nodes import ShowStatus
 from mainspring.client import submission
 from mainspring.engines.postgres import submitting
 from mainspring.events import Pending, Settled
-from mainspring.faces.http import Measure
+from mainspring.faces.web import Measure
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, Priority, Retry, State, encode_options
 from mainspring.jobs.rules import Event, Settlement

@@ -14,7 +14,7 @@ import pytest
 import structlog
 import uvloop
 
-from mainspring.faces.http.connections import Connection, Connections
+from mainspring.faces.web.connections import Connection, Connections
 from mainspring.server import ports as module
 from mainspring.server.ports import Handshakes, Listener
 from mainspring.server.settings import TlsSettings

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from tests.unit.faces.http.ports import accepting, connecting
+from tests.unit.faces.web.ports import accepting, connecting
 
 from mainspring.api.submitting import Submit
 from mainspring.server.build import open_node

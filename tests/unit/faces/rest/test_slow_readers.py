@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.faces.http.connections import Connections
-from mainspring.faces.http.listener import HEALTH, HttpListener
 from mainspring.faces.rest.streams import Streams
+from mainspring.faces.web.connections import Connections
+from mainspring.faces.web.listener import HEALTH, HttpListener
 from mainspring.server.ports import Listener
 from mainspring.worker.processes import resident_bytes
 

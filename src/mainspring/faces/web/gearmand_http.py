@@ -34,7 +34,7 @@ from mainspring.wire.gearman_protocol import unique_of_payload
 if TYPE_CHECKING:
     from mainspring.api.handlers.registry import Api
     from mainspring.api.submitting import PriorityName
-    from mainspring.faces.http.connections import Connection
+    from mainspring.faces.web.connections import Connection
 
 PIECE_SIZE = 64 * 1024
 """Bytes of an answer that are written at a time."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.faces.http import Distribution, Measure
-from mainspring.faces.http.listener import FRAMING_LIMIT, HEAD_LIMIT, HEALTH, SLOWEST_BODY, HttpListener, http_app
+from mainspring.faces.web import Distribution, Measure
+from mainspring.faces.web.listener import FRAMING_LIMIT, HEAD_LIMIT, HEALTH, SLOWEST_BODY, HttpListener, http_app
 
 from .ports import accepting, connecting
 

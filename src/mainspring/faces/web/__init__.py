@@ -1,4 +1,4 @@
-"""A node's HTTP port, and its figures for monitoring.
+"""A node's HTTP port: what the HTTP API, the pages and monitoring share, and the figures for monitoring.
 
 The figures are separate from the pages, so that a node without an HTTP port loads no HTTP server.
 """

@@ -13,8 +13,8 @@ from mainspring.api.handlers.registry import Api, Call
 from mainspring.api.request import ApiError, Code
 from mainspring.api.submitting import Ended, NewJob, RunJob, Submit, SubmitJob, Submitted
 from mainspring.callbacks import Callback
-from mainspring.faces.http import gearmand_http
-from mainspring.faces.http.gearmand_http import GearmandHttp
+from mainspring.faces.web import gearmand_http
+from mainspring.faces.web.gearmand_http import GearmandHttp
 from mainspring.wire.gearman_protocol import unique_of_payload
 
 from .ports import accepting, connecting

@@ -7,13 +7,13 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING
 
-from mainspring.faces.http.connections import Connections
+from mainspring.faces.web.connections import Connections
 from mainspring.server.ports import Listener
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from mainspring.faces.http.connections import Connection
+    from mainspring.faces.web.connections import Connection
 
     Connect = Callable[..., Awaitable[asyncio.StreamReader]]
 

@@ -22,7 +22,7 @@ from starlette.routing import Route
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from mainspring.faces.http import Distribution, Measure
+from mainspring.faces.web import Distribution, Measure
 from mainspring.loop_shares import SHARE_IN_SCOPE, Paced, Piece
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
     from uvicorn.server import ServerState
 
-    from mainspring.faces.http.connections import Connection
+    from mainspring.faces.web.connections import Connection
     from mainspring.loop_shares import LoopShare
 
 REQUEST_TIMEOUT: Final = 30.0
