@@ -18,7 +18,7 @@ from mainspring.api.handlers import pages as handlers_pages
 from mainspring.api.handlers.pages import names_in_row, numbered
 from mainspring.api.handlers.registry import Api, Call
 from mainspring.api.request import ApiError, Code, Page, Request, answer_type, is_list
-from mainspring.faces.rest.registry import ROOT
+from mainspring.faces.web.exchange import ROOT
 from mainspring.storage.engine import FIRST_PART, Budget, Meter, PageQuery, in_parts
 from mainspring.storage.engine import Page as StoredPage
 from mainspring.wire.gearman_protocol import Type

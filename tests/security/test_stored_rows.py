@@ -11,8 +11,8 @@ import pytest
 from mainspring.access.proxy import TooManySignInsError
 from mainspring.access.service import MINUTE, SIGN_INS_PER_MINUTE
 from mainspring.api.handlers.registry import READS
-from mainspring.faces.rest.registry import ROOT
 from mainspring.faces.rest.routes import ROUTES
+from mainspring.faces.web.exchange import ROOT
 from mainspring.wire.gearman_protocol import Type
 from mainspring.workflows import definitions
 from tests.unit.access.test_service import run

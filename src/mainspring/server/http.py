@@ -10,8 +10,9 @@ from mainspring.access.proxy import TrustedProxies
 from mainspring.faces.dashboard.app import Dashboard, all_assets
 from mainspring.faces.rest.app import RestApp
 from mainspring.faces.rest.routes import ROUTES, with_document
-from mainspring.faces.rest.security import LOGIN, Doorkeeper, Hosts, Login
+from mainspring.faces.rest.security import Doorkeeper, Hosts, Login
 from mainspring.faces.rest.streams import LIMIT, Streams
+from mainspring.faces.web.exchange import LOGIN
 from mainspring.faces.web.listener import HEALTH, MONITORING, HttpListener, http_app
 from mainspring.features import Feature
 from mainspring.server.settings import TcpAddress, is_local

@@ -18,8 +18,9 @@ from mainspring.api.declaration import Field as DeclaredField
 from mainspring.api.declaration import FieldKind, field_of, fields_of
 from mainspring.api.request import requests_of
 from mainspring.errors import MainspringError, SettingsError
-from mainspring.faces.dashboard.calls import ROOT, N, names_in
+from mainspring.faces.dashboard.calls import names_in
 from mainspring.faces.dashboard.rendering import command_line, curl
+from mainspring.faces.web.exchange import ROOT, N
 from mainspring.quantities import parse_duration, parse_rate
 
 if TYPE_CHECKING:

@@ -21,10 +21,19 @@ from mainspring.access.proxy import is_of_this_site
 from mainspring.api.access import Identity
 from mainspring.faces.dashboard import actions, rendering
 from mainspring.faces.dashboard.actions import FormError
-from mainspring.faces.dashboard.calls import ROOT, Calls, Problem, RefusedError
+from mainspring.faces.dashboard.calls import Calls, Problem, RefusedError
 from mainspring.faces.dashboard.pages import ACTIONS, PAGES
 from mainspring.faces.dashboard.rendering import MenuEntry, Templates
 from mainspring.faces.dashboard.visit import HTML, NAMESPACE, Place, Response, Table, Visit
+from mainspring.faces.web.exchange import (
+    HEADERS,
+    LOGIN,
+    ROOT,
+    IncompleteBodyError,
+    LongBodyError,
+    read_body,
+    send_answer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -85,7 +94,6 @@ class Assets:
 
 
 API: Final = "/api/"
-LOGIN: Final = "/login"
 NO_PAGES: Final = frozenset({LOGIN, "/logout"})
 """Paths that the API answers, besides its own."""
 SETTINGS: Final = "/settings/view"
@@ -102,17 +110,14 @@ CHANGED: Final = 412
 """The status of a call that came after another change."""
 _LONGEST_NEXT: Final = 4096
 """Letters: browsers refuse answers with very long headers."""
-HEADERS: Final = {
-    b"cache-control": b"no-store",
+STRICT: Final = HEADERS | {
     b"content-security-policy": (
         b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         b"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
     ),
     b"cross-origin-opener-policy": b"same-origin",
-    b"cross-origin-resource-policy": b"same-origin",
     b"referrer-policy": b"same-origin",
     b"vary": b"cookie",
-    b"x-content-type-options": b"nosniff",
     b"x-robots-tag": b"noindex",
 }
 
@@ -345,20 +350,14 @@ def _wrong(error: FormError) -> Problem:
 
 async def _form(receive: Receive) -> dict[str, str]:
     """Return the fields of a form; of several with one name, the last. Raises FormError."""
-    parts, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise FormError("The form is incomplete: send it again.")
-        part = message.get("body", b"")
-        size += len(part)
-        if size > FORM_LIMIT:
-            raise FormError(f"The form is longer than {FORM_LIMIT} bytes: use the API or a command.")
-        parts.append(part)
-        if not message.get("more_body", False):
-            break
     try:
-        pairs = parse_qsl(b"".join(parts).decode("ascii"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+        body = await read_body(receive, FORM_LIMIT)
+    except IncompleteBodyError:
+        raise FormError("The form is incomplete: send it again.") from None
+    except LongBodyError:
+        raise FormError(f"The form is longer than {FORM_LIMIT} bytes: use the API or a command.") from None
+    try:
+        pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
     except ValueError:
         raise FormError("The form cannot be read: send it as application/x-www-form-urlencoded.") from None
     return dict(pairs)
@@ -381,7 +380,6 @@ def _origin(scope: Scope, headers: dict[bytes, bytes]) -> str:
 
 
 async def _send(send: Send, response: Response, method: str) -> None:
-    pairs: dict[bytes, Any] = HEADERS | dict(response.headers)
+    pairs: dict[bytes, Any] = STRICT | dict(response.headers)
     pairs[b"content-length"] = str(len(response.body)).encode()
-    await send({"type": "http.response.start", "status": response.status, "headers": list(pairs.items())})
-    await send({"type": "http.response.body", "body": b"" if method == "HEAD" else response.body})
+    await send_answer(send, response.status, pairs.items(), b"" if method == "HEAD" else response.body)

@@ -7,7 +7,6 @@ browser's request: a page shows no more, and changes no more, than the API allow
 from __future__ import annotations
 
 import asyncio
-import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
@@ -16,6 +15,7 @@ import msgspec
 
 from mainspring.api.request import Page
 from mainspring.errors import MainspringError
+from mainspring.faces.web.exchange import PARAMETER, Document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,9 +26,6 @@ T = TypeVar("T")
 Items = Page
 """A page of a list; `visit.Page` is one of this site."""
 
-ROOT: Final = "/api/v1"
-N: Final = ROOT + "/namespaces/{namespace}"
-"""The paths of a namespace begin so."""
 _OWN: Final = frozenset(
     {
         b"accept-encoding",
@@ -52,27 +49,12 @@ NO_HEADERS: Final[Mapping[bytes, bytes]] = MappingProxyType({})
 NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 RESERVED: Final = frozenset({"batch", "new", "preview"})
 """Parts of paths in whose place names stand in others."""
-_PARAMETER: Final = re.compile(r"\{([a-z_]+)\}")
 
 
-class Fault(msgspec.Struct):
-    """One wrong value of a call."""
-
-    message: str
-    pointer: str | None = None
-    parameter: str | None = None
-
-
-class Problem(msgspec.Struct):
+class Problem(Document):
     """The reason of a refusal."""
 
-    type: str
-    title: str
-    status: int
-    detail: str
     instance: str = ""
-    errors: list[Fault] = []
-    live_handle: str | None = None
 
     @property
     def fields(self) -> dict[str, str]:
@@ -186,12 +168,12 @@ class Calls:
     def path(self, path: str, parameters: Mapping[str, str] = NONE) -> str:
         """Return a path with its parameters; the namespace is that of the page. The API refuses bytes that are not UTF-8."""
         values = {"namespace": self._namespace, **parameters}
-        return _PARAMETER.sub(lambda match: segment(values[match[1]]), path)
+        return PARAMETER.sub(lambda match: segment(values[match[1]]), path)
 
 
 def names_in(path: str) -> list[str]:
     """Return the names of the parameters of a path."""
-    return _PARAMETER.findall(path)
+    return PARAMETER.findall(path)
 
 
 def segment(value: str) -> str:

@@ -14,7 +14,8 @@ from urllib.parse import unquote_to_bytes
 
 from mainspring import namespaces
 from mainspring.access.caller import EVERY_NAMESPACE, Grant, Permission, Role
-from mainspring.faces.dashboard.calls import NONE, N, Problem, RefusedError, encode_query, segment
+from mainspring.faces.dashboard.calls import NONE, Problem, RefusedError, encode_query, segment
+from mainspring.faces.web.exchange import N
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping

@@ -31,6 +31,7 @@ from mainspring.faces.rest.registry import PREFER, Context, Table, WaitTimes
 from mainspring.faces.rest.replies import HttpError, Raw, Reply, refusal
 from mainspring.faces.rest.security import PATHS, check_site, collect
 from mainspring.faces.rest.streams import Parts, disconnected
+from mainspring.faces.web.exchange import HEADERS, IncompleteBodyError, LongBodyError, read_body, send_answer
 from mainspring.loop_shares import SHARE_IN_SCOPE
 from mainspring.private_data import hide_secrets
 
@@ -49,14 +50,11 @@ if TYPE_CHECKING:
     from mainspring.faces.rest.streams import EventFeed, Streams
     from mainspring.loop_shares import LoopShare
 
-STRICT: Final = {
-    b"cache-control": b"no-store",
+STRICT: Final = HEADERS | {
     b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; sandbox",
-    b"cross-origin-resource-policy": b"same-origin",
     b"referrer-policy": b"no-referrer",
-    b"x-content-type-options": b"nosniff",
 }
-"""Headers of each answer: nothing is kept by caches, shown in frames, run as a page, or read by other sites."""
+"""Headers of each answer: nothing is shown in frames, or run as a page, either."""
 REQUEST_ID: Final = b"x-request-id"
 ANSWER_LIMIT: Final = 90.0
 """Seconds until a request without an answer is refused; 30 more than the longest wait that a client can request."""
@@ -277,8 +275,7 @@ class RestApp:
         sent = [*(STRICT | headers).items(), (REQUEST_ID, exchange.id.encode())]
         if status not in (204, 304):
             sent.append((b"content-length", b"%d" % len(body)))
-        await exchange.send({"type": "http.response.start", "status": status, "headers": sent})
-        await exchange.send({"type": "http.response.body", "body": body})
+        await send_answer(exchange.send, status, sent, body)
 
     async def _answer(self, scope: Scope, exchange: _Exchange) -> Encoded | None:
         # No variable keeps an error: its traceback has this frame, and together they would keep the body until a collection.
@@ -526,19 +523,12 @@ async def _body(receive: Receive, headers: dict[bytes, bytes], limit: int) -> by
     length = headers.get(b"content-length", b"")
     if length.isdigit() and int(length[:20]) > limit:
         raise _too_large(limit)
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise HttpError("malformed", "the body is incomplete")
-        part = message.get("body", b"")
-        size += len(part)
-        if size > limit:
-            raise _too_large(limit)
-        parts.append(part)
-        if not message.get("more_body", False):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+    try:
+        return await read_body(receive, limit)
+    except IncompleteBodyError as error:
+        raise HttpError("malformed", str(error)) from None
+    except LongBodyError:
+        raise _too_large(limit) from None
 
 
 def _too_large(limit: int) -> HttpError:

@@ -11,7 +11,8 @@ import msgspec
 from msgspec import inspect
 
 from mainspring.faces.rest.registry import struct_of
-from mainspring.faces.rest.replies import Fault, HttpError, fault_of
+from mainspring.faces.rest.replies import HttpError, fault_of
+from mainspring.faces.web.exchange import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

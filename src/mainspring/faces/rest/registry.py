@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
@@ -20,6 +19,7 @@ from msgspec.structs import FieldInfo
 
 from mainspring.access.proxy import SAFE
 from mainspring.faces.rest.replies import HttpError
+from mainspring.faces.web.exchange import PARAMETER, N
 from mainspring.sizes import about
 
 if TYPE_CHECKING:
@@ -62,12 +62,8 @@ def struct_of(name: str, fields: Sequence[FieldInfo]) -> Any:
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 PREFER: Final = b"prefer"
 """The header by which a client waits for the end of its job."""
-ROOT: Final = "/api/v1"
-N: Final = ROOT + "/namespaces/{namespace}"
-"""The paths of a namespace begin so."""
 BODY_LIMIT: Final = 1 << 20
 """Bytes of a request's body, unless its route has a limit of its own."""
-_PARAMETER: Final = re.compile(r"\{([a-z_]+)\}")
 
 
 def path_in(namespace: str, *segments: str) -> str:
@@ -213,7 +209,7 @@ class Route:
     @property
     def parameters(self) -> tuple[str, ...]:
         """The names of the parameters in the path."""
-        return tuple(_PARAMETER.findall(self.path))
+        return tuple(PARAMETER.findall(self.path))
 
     @property
     def has_body(self) -> bool:
@@ -265,7 +261,7 @@ class Table:
     def _place(self, path: str) -> _Place:
         place = self._root
         for segment in path.split("/")[1:]:
-            if not _PARAMETER.fullmatch(segment):
+            if not PARAMETER.fullmatch(segment):
                 place = place.fixed.setdefault(segment, _Place())
                 continue
             if place.free is None:

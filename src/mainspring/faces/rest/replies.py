@@ -13,6 +13,7 @@ import msgspec
 
 from mainspring.api.request import Code, Problem
 from mainspring.errors import MainspringError
+from mainspring.faces.web.exchange import Document, Fault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,30 +83,6 @@ PROBLEM_TYPES: Final = {
     for name, status, title in (*((code.value, code.status, code.heading) for code in Code), *OF_HTTP)
 }
 _RETRIED: Final = frozenset({429, 503})
-
-
-class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One wrong value of a request."""
-
-    message: str
-    pointer: str | None = None
-    """Where it is in the body, as a JSON pointer."""
-    parameter: str | None = None
-    """Its name in the path or in the query."""
-
-
-class Document(msgspec.Struct, omit_defaults=True):
-    """The body of a refusal."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    instance: str
-    """The id of the request, which the log has, too."""
-    errors: tuple[Fault, ...] = ()
-    live_handle: str | None = None
-    """The job that has the unique now, if that is why the request was refused."""
 
 
 class HttpError(MainspringError):

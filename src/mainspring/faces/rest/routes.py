@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
@@ -29,8 +28,9 @@ from mainspring.api.request import Code, Request, Touches, answer_type, details_
 from mainspring.faces.rest import special_routes
 from mainspring.faces.rest.idempotency import version_of
 from mainspring.faces.rest.inputs import Inputs, is_list
-from mainspring.faces.rest.registry import BODY_LIMIT, ROOT, N, Route, path_in
-from mainspring.faces.rest.replies import MEDIA_TYPE, PROBLEM_TYPES, Document, Reply
+from mainspring.faces.rest.registry import BODY_LIMIT, Route, path_in
+from mainspring.faces.rest.replies import MEDIA_TYPE, PROBLEM_TYPES, Reply
+from mainspring.faces.web.exchange import PARAMETER, ROOT, Document, N
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,6 @@ SUBJECTS: Final = (access, functions, jobs, namespaces, nodes, operations, sched
 """The modules with requests."""
 REVISION: Final = "revision"
 """The field of an answer with the version of its object, and of a request with the one that it changes."""
-_FIELD: Final = re.compile(r"\{([a-z_]+)\}")
 
 
 def routes_of(subject: ModuleType) -> Iterator[Route]:
@@ -90,11 +89,11 @@ def route_of(kind: type[Request[Any]]) -> Route:
 
 def _reply_with_place(http: Http, answer: Any, request: Request[Any]) -> Any:
     """Return the answer to a request that makes something, with its place."""
-    names = _FIELD.findall(http.location)
+    names = PARAMETER.findall(http.location)
     if any(getattr(answer, name) is None for name in names):
         return Reply(answer, 200)
     segments = [
-        str(getattr(answer, part[1:-1])) if _FIELD.fullmatch(part) else part for part in http.location.split("/")
+        str(getattr(answer, part[1:-1])) if PARAMETER.fullmatch(part) else part for part in http.location.split("/")
     ]
     status = 200 if getattr(answer, "joined", False) else http.status
     return Reply(answer, status, {"Location": path_in(request.namespace, *segments)})

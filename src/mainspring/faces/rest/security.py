@@ -23,6 +23,7 @@ from mainspring.access.proxy import (
     is_of_this_site,
 )
 from mainspring.faces.rest.replies import HttpError
+from mainspring.faces.web.exchange import LOGIN
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -190,7 +191,6 @@ def cookie(header: bytes, name: str) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-LOGIN: Final = "/login"
 LOGOUT: Final = "/logout"
 PATHS: Final = frozenset({LOGIN, LOGOUT})
 FORM_LIMIT: Final = 8 << 10

@@ -17,8 +17,9 @@ from mainspring.api import functions, jobs, namespaces, operations, workflows
 from mainspring.api.request import ApiError, Code, FunctionName, Handle, Revision
 from mainspring.api.submitting import REFUSALS, SUBMISSION_LIMIT, NewJob, SubmitJob, SubmitJobs
 from mainspring.faces.rest.idempotency import REPLAYED, version_of
-from mainspring.faces.rest.registry import LONGEST_WAIT, PREFER, N, Route, path_in
+from mainspring.faces.rest.registry import LONGEST_WAIT, PREFER, Route, path_in
 from mainspring.faces.rest.replies import PROBLEM_TYPES, Raw, Reply
+from mainspring.faces.web.exchange import N
 from mainspring.namespaces import NamespaceName  # noqa: TC001 - msgspec reads the annotations
 from mainspring.resources.rules import RateSpec  # noqa: TC001 - msgspec reads the annotations
 from mainspring.sizes import Text, Whole, about

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 from tests.unit.api.a_node import run
 
-from mainspring.faces.dashboard.app import ASSET_NAMES, HEADERS, HTMX, HTMX_SHA256, Assets
+from mainspring.faces.dashboard.app import ASSET_NAMES, HTMX, HTMX_SHA256, STRICT, Assets
 from mainspring.faces.dashboard.pages import ACTIONS
 from mainspring.faces.dashboard.pages.fleet import DRAIN_NODE
 from mainspring.faces.rest.inputs import Inputs
@@ -58,7 +58,7 @@ def test_every_page_has_the_strict_headers() -> None:
         async with browsing() as (browser, _):
             for path in ("/nodes", "/nothing"):
                 page = await browser.open(path)
-                for name, value in HEADERS.items():
+                for name, value in STRICT.items():
                     assert page.answer.headers[name.decode()] == value.decode()
                 assert "unsafe" not in page.answer.headers["content-security-policy"]
 

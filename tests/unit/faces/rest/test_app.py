@@ -11,9 +11,10 @@ from tests.unit.api.a_node import UNKNOWN_HANDLE, run
 
 from mainspring.access.caller import Permission
 from mainspring.api.request import ApiError, Code, Request
-from mainspring.faces.rest.registry import Context, N, Route
+from mainspring.faces.rest.registry import Context, Route
 from mainspring.faces.rest.replies import Raw, Reply
 from mainspring.faces.rest.routes import ROUTES
+from mainspring.faces.web.exchange import N
 
 from .a_client import serving
 

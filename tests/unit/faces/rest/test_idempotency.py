@@ -14,8 +14,9 @@ from mainspring.access.idempotency import KeptReply, ReplyService, RequestKey, R
 from mainspring.api.request import ApiError, Code, Request
 from mainspring.errors import StoreUnavailableError
 from mainspring.faces.rest.idempotency import LOST_AFTER, REPLAYED, answer_once
-from mainspring.faces.rest.registry import Context, N, Route
+from mainspring.faces.rest.registry import Context, Route
 from mainspring.faces.rest.replies import Reply
+from mainspring.faces.web.exchange import N
 
 from .a_client import Answer, Client, serving
 

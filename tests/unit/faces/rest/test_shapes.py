@@ -12,8 +12,9 @@ from mainspring.access.caller import Permission
 from mainspring.api import jobs, nodes
 from mainspring.api.request import Request
 from mainspring.faces.rest.inputs import Inputs
-from mainspring.faces.rest.registry import ROOT, Route
+from mainspring.faces.rest.registry import Route
 from mainspring.faces.rest.replies import HttpError
+from mainspring.faces.web.exchange import ROOT
 
 NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
 

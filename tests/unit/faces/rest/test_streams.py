@@ -11,9 +11,10 @@ from tests.unit.api.a_node import run
 
 from mainspring.access.caller import LOCAL, Permission, Shares
 from mainspring.api.request import ApiError, Code, Request, Shared
-from mainspring.faces.rest.registry import N, Route
+from mainspring.faces.rest.registry import Route
 from mainspring.faces.rest.replies import HttpError
 from mainspring.faces.rest.streams import LARGEST_SEND, UNSENT_LIMIT, EventFeed, Streams
+from mainspring.faces.web.exchange import N
 
 from .a_client import Client, serving
 

@@ -14,10 +14,11 @@ import msgspec
 from mainspring.access.caller import Permission
 from mainspring.api.access import ActInfo, AddMark, CreatedToken, RevokeToken, TokenInfo
 from mainspring.faces.dashboard.actions import Field, FormError, act, read_field
-from mainspring.faces.dashboard.calls import NONE, ROOT, Items, N, RefusedError
+from mainspring.faces.dashboard.calls import NONE, Items, RefusedError
 from mainspring.faces.dashboard.rendering import curl
 from mainspring.faces.dashboard.visit import NAMESPACE, Page
 from mainspring.faces.dashboard.words import duration, number
+from mainspring.faces.web.exchange import ROOT, N
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -27,9 +27,10 @@ from mainspring.api.request import PAGE_LIMIT
 from mainspring.api.versions import WORKERS, sees_all, version_of
 from mainspring.faces.dashboard import words
 from mainspring.faces.dashboard.actions import Action, act
-from mainspring.faces.dashboard.calls import ROOT, Items, N, Problem
+from mainspring.faces.dashboard.calls import Items, Problem
 from mainspring.faces.dashboard.rendering import command_line
 from mainspring.faces.dashboard.visit import Page
+from mainspring.faces.web.exchange import ROOT, N
 from mainspring.namespaces import DEFAULT
 
 if TYPE_CHECKING:

@@ -20,12 +20,13 @@ from mainspring.api.functions import (
 )
 from mainspring.api.namespaces import NamespaceNode, NamespaceStatus
 from mainspring.faces.dashboard.actions import Action, Field, act
-from mainspring.faces.dashboard.calls import Items, N, Problem
+from mainspring.faces.dashboard.calls import Items, Problem
 from mainspring.faces.dashboard.drawings.functions import failures, histogram, throughput
 from mainspring.faces.dashboard.drawings.functions import rate as rate_of
 from mainspring.faces.dashboard.pages.access import acts_on
 from mainspring.faces.dashboard.pages.jobs import SUBMIT
 from mainspring.faces.dashboard.visit import Page
+from mainspring.faces.web.exchange import N
 from mainspring.quantities import format_rate
 from mainspring.workflows.model import DECISIONS, is_of_decisions
 

@@ -40,11 +40,12 @@ from mainspring.faces.dashboard.actions import (
     made_actions,
     read_field,
 )
-from mainspring.faces.dashboard.calls import NONE, Items, N, Problem, RefusedError
+from mainspring.faces.dashboard.calls import NONE, Items, Problem, RefusedError
 from mainspring.faces.dashboard.drawings.attempts import lane, notes_of, waits_of
 from mainspring.faces.dashboard.pages import fleet
 from mainspring.faces.dashboard.pages.access import acts_on
 from mainspring.faces.dashboard.visit import Page
+from mainspring.faces.web.exchange import N
 from mainspring.jobs.rules import run_not_retried
 
 if TYPE_CHECKING:

@@ -21,10 +21,11 @@ from mainspring.faces.dashboard.actions import (
     json_of,
     read_field,
 )
-from mainspring.faces.dashboard.calls import NONE, Items, N, Problem, RefusedError
+from mainspring.faces.dashboard.calls import NONE, Items, Problem, RefusedError
 from mainspring.faces.dashboard.pages.jobs import FILTERS
 from mainspring.faces.dashboard.rendering import command_line, curl
 from mainspring.faces.dashboard.visit import NAMESPACE, Page
+from mainspring.faces.web.exchange import N
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

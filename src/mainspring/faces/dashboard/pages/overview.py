@@ -23,13 +23,14 @@ from mainspring.api.versions import (
     waits_long,
 )
 from mainspring.api.workflows import RunInfo
-from mainspring.faces.dashboard.calls import Items, N, Problem
+from mainspring.faces.dashboard.calls import Items, Problem
 from mainspring.faces.dashboard.drawings.functions import rate, spark
 from mainspring.faces.dashboard.pages.access import MARK
 from mainspring.faces.dashboard.pages.fleet import different_versions
 from mainspring.faces.dashboard.pages.functions import ACKNOWLEDGE
 from mainspring.faces.dashboard.visit import NAMESPACE, Page
 from mainspring.faces.dashboard.words import duration, number
+from mainspring.faces.web.exchange import N
 
 if TYPE_CHECKING:
     from mainspring.faces.dashboard.visit import Response, Visit

@@ -30,12 +30,13 @@ from mainspring.api.schedules import (
 from mainspring.api.versions import SCHEDULES_SHOWN, due_key, version_of
 from mainspring.faces.dashboard import schedule_form, words
 from mainspring.faces.dashboard.actions import Field, FormError, act, declared, read_field
-from mainspring.faces.dashboard.calls import Items, N, Problem, RefusedError
+from mainspring.faces.dashboard.calls import Items, Problem, RefusedError
 from mainspring.faces.dashboard.drawings.schedules import OCCASIONS, QUARTER, day, family, kind_of_family_cell
 from mainspring.faces.dashboard.pages.access import acts_on
 from mainspring.faces.dashboard.rendering import curl, known_zone
 from mainspring.faces.dashboard.schedule_form import DEFAULTS, EXAMPLE, FIELDS, JOB, NAME, OVERLAPS, TIMING
 from mainspring.faces.dashboard.visit import Page
+from mainspring.faces.web.exchange import N
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

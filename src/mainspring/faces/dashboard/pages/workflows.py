@@ -22,11 +22,12 @@ from mainspring.api.workflows import (
     VersionInfo,
 )
 from mainspring.faces.dashboard.actions import ARGUMENTS, Field, FormError, act, declared
-from mainspring.faces.dashboard.calls import Items, N, Problem
+from mainspring.faces.dashboard.calls import Items, Problem
 from mainspring.faces.dashboard.drawings.workflows import attributes_of, difference, history, name_of
 from mainspring.faces.dashboard.pages.access import acts_on
 from mainspring.faces.dashboard.pages.jobs import Text, as_text
 from mainspring.faces.dashboard.visit import Page
+from mainspring.faces.web.exchange import N
 from mainspring.jobs.rules import run_not_retried
 
 if TYPE_CHECKING:
