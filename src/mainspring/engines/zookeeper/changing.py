@@ -462,9 +462,7 @@ def _ended(one: Cancelling | Expiring) -> Job | None:
     return None if one.completion is None else one.completion.job
 
 
-async def cancel(session: Session, operations: Sequence[ops.Cancel]) -> list[ops.Cancelled | StoreError]:
-    """Cancel waiting jobs; see ``Cancel``."""
-
+async def _cancel(session: Session, operations: Sequence[ops.Cancel]) -> list[ops.Cancelled | StoreError]:
     async def change(asked: dict[int, ops.Cancel]) -> dict[int, tuple[ops.Cancelled | StoreError, None]]:
         failed: dict[int, StoreError] = {}
         plan = partial(_cancelled, asked, session.who)
@@ -520,9 +518,7 @@ def redriven(seen: LocatedJob | None, location: TaskLocation | None) -> Plan[Red
     return Entry(changes, moved(job, before)), Redriving(ops.Redriven(job, redriven=True), Waiting(task, job, record))
 
 
-async def redrive(session: Session, operations: Sequence[ops.Redrive]) -> list[ops.Redriven]:
-    """Redrive ended jobs; see ``Redrive``."""
-
+async def _redrive(session: Session, operations: Sequence[ops.Redrive]) -> list[ops.Redriven]:
     async def change(asked: dict[int, ops.Redrive]) -> dict[int, tuple[ops.Redriven, TaskLocation | None]]:
         decided = await decide(session, asked, lambda _, seen, location: redriven(seen, location), named=True)
         session.waiting([one.waiting for one in decided.values() if one.waiting is not None])
@@ -552,7 +548,7 @@ def deleted(seen: LocatedJob | None, location: TaskLocation | None) -> Plan[Dele
     return forgetting(seen.path, seen.version, job, name), Deleting(ops.Deleted(job, deleted=True))
 
 
-async def delete_ended(session: Session, operations: Sequence[ops.DeleteEnded]) -> list[ops.Deleted]:
+async def _delete_ended(session: Session, operations: Sequence[ops.DeleteEnded]) -> list[ops.Deleted]:
     """Delete ended jobs; see ``DeleteEnded``. One that is not published yet is awaited: its end has to reach its submitters."""
 
     async def change(asked: dict[int, ops.DeleteEnded]) -> dict[int, Deleting]:
@@ -564,7 +560,7 @@ async def delete_ended(session: Session, operations: Sequence[ops.DeleteEnded]) 
 HANDLERS: Handlers = {
     ops.Wake: one_by_one(wake),
     ops.Sweep: one_by_one(sweep),
-    ops.Cancel: cancel,
-    ops.Redrive: redrive,
-    ops.DeleteEnded: delete_ended,
+    ops.Cancel: _cancel,
+    ops.Redrive: _redrive,
+    ops.DeleteEnded: _delete_ended,
 }

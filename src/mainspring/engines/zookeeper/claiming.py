@@ -414,11 +414,10 @@ def _released(session: Session, one: Waiting, version: int) -> Entry:
     )
 
 
-async def claim(session: Session, operations: Sequence[Any]) -> Sequence[Any]:
-    """Lease due jobs; see ``Claim``."""
+async def _claim(session: Session, operations: Sequence[Any]) -> Sequence[Any]:
     return await session.memory(Claims).claim(operations)
 
 
 HANDLERS: Handlers = {
-    ops.Claim: claim,
+    ops.Claim: _claim,
 }

@@ -135,13 +135,13 @@ async def _has_begun(tree: Tree, who: str) -> bool:
             return node is not None and node.owner == tree.session
 
 
-async def drop_acts(session: Session, operations: Sequence[RecordActs]) -> list[None]:
+async def _drop_acts(session: Session, operations: Sequence[RecordActs]) -> list[None]:
     """Keep no audit."""
     del session
     return [None] * len(operations)
 
 
-async def probe(session: Session, operations: Sequence[Probe]) -> list[None]:
+async def _probe(session: Session, operations: Sequence[Probe]) -> list[None]:
     """Write the node's journal, as each batch does, with nothing else in it; see ``Probe``."""
     await session.write()
     return [None] * len(operations)
@@ -154,8 +154,8 @@ HANDLERS: Final[Handlers] = {
     **changing.HANDLERS,
     **queries.HANDLERS,
     **claiming.HANDLERS,
-    Probe: probe,
-    RecordActs: drop_acts,
+    Probe: _probe,
+    RecordActs: _drop_acts,
 }
 
 T = TypeVar("T")

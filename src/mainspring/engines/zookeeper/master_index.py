@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -509,8 +510,9 @@ class Workers:
         """Read the workers, rows and requests that have changed."""
         if self._stale_list:
             await self._list()
-        rows, self._stale_rows = self._stale_rows & self.living.keys(), set()
-        requests, self._stale_requests = self._stale_requests & self.living.keys(), set()
+        rows, requests = self._stale_rows & self.living.keys(), self._stale_requests & self.living.keys()
+        self._stale_rows.clear()
+        self._stale_requests.clear()
         await asyncio.gather(*map(self._read_row, rows), *map(self._read_requests, requests))
 
     def update_own_capacity(self) -> None:
@@ -551,12 +553,12 @@ class Workers:
         self._stale_list = True
         self._changed()
 
-    async def _read_row(self, who: str) -> None:
-        def on_change() -> None:
-            self._stale_rows.add(who)
-            self._changed()
+    def _on_change(self, stale: set[str], who: str) -> None:
+        stale.add(who)
+        self._changed()
 
-        node = await self._session.get(paths.worker(who), on_change)
+    async def _read_row(self, who: str) -> None:
+        node = await self._session.get(paths.worker(who), partial(self._on_change, self._stale_rows, who))
         worker = self.living.get(who)
         if node is not None and worker is not None:
             try:
@@ -567,11 +569,7 @@ class Workers:
             worker.leaving = row.draining
 
     async def _read_requests(self, who: str) -> None:
-        def on_change() -> None:
-            self._stale_requests.add(who)
-            self._changed()
-
-        node = await self._session.get(paths.wants(who), on_change)
+        node = await self._session.get(paths.wants(who), partial(self._on_change, self._stale_requests, who))
         queue = await self._session.get(paths.queue(who))
         worker = self.living.get(who)
         if node is None or queue is None or worker is None:

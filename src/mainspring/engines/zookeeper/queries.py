@@ -324,18 +324,17 @@ async def look_up(
     return outcomes
 
 
-async def find_unique(session: Session, operations: Sequence[ops.FindUnique]) -> list[list[ops.Found | None]]:
-    """Look live jobs up; see ``FindUnique``."""
+async def _find_unique(session: Session, operations: Sequence[ops.FindUnique]) -> list[list[ops.Found | None]]:
     keys = list(dict.fromkeys(key for operation in operations for key in operation.keys))
-    found = await _find_unique(session, keys)
+    found = await _look_up_uniques(session, keys)
     missing = [key for key in keys if key not in found and key[1] != NO_UNIQUE]
     if missing:
         await session.catch_up()
-        found.update(await _find_unique(session, missing))
+        found.update(await _look_up_uniques(session, missing))
     return [[found.get(key) for key in operation.keys] for operation in operations]
 
 
-async def _find_unique(
+async def _look_up_uniques(
     session: Session, keys: Sequence[tuple[bytes | ops.InNamespace, bytes]]
 ) -> dict[tuple[bytes | ops.InNamespace, bytes], ops.Found]:
     """Look live jobs up on this node's member of the ensemble, without a sync."""
@@ -386,12 +385,6 @@ async def count(session: Session, operations: Sequence[ops.Count]) -> list[Count
     ]
 
 
-async def live(session: Session) -> Counts:
-    """Return the counts of jobs that have not ended."""
-    await session.tree.sync()
-    return _unfinished(await count_all(session))
-
-
 def _unfinished(counts: Counts) -> Counts:
     return {key: number for key, number in counts.items() if not State(key[1]).ended}
 
@@ -401,7 +394,7 @@ def of_functions(counts: Counts, functions: Collection[bytes]) -> Counts:
     return {key: number for key, number in counts.items() if key[0] in functions}
 
 
-async def look_for_backlog(session: Session, operations: Sequence[ops.ReadBacklog]) -> list[ops.Backlog]:
+async def _look_for_backlog(session: Session, operations: Sequence[ops.ReadBacklog]) -> list[ops.Backlog]:
     """Return the backlog; see ``ReadBacklog``. All counts are read: they are a few nodes of the tree."""
     counts = await count_all(session)
     following = await next_us(session)
@@ -445,9 +438,9 @@ async def first(session: Session, root: str, after_us: int) -> paths.Timed | Non
 
 HANDLERS: Handlers = {
     ops.Find: find,
-    ops.FindUnique: find_unique,
+    ops.FindUnique: _find_unique,
     ops.Count: count,
-    ops.ReadBacklog: look_for_backlog,
+    ops.ReadBacklog: _look_for_backlog,
 }
 
 PAGE_ROWS: Final = 200
@@ -505,20 +498,17 @@ def _job_of(seen: LocatedJob) -> Job:
         return Job(seen.id, b"", b"", state=seen.state, options=UNREADABLE_OPTIONS)
 
 
-async def list_jobs(session: Session, query: QueryJobs, meter: Meter) -> Page[Job]:
-    """List jobs, newest first."""
+async def _list_jobs(session: Session, query: QueryJobs, meter: Meter) -> Page[Job]:
     await session.tree.sync()
     return await search(_Jobs(session, query), query, meter)
 
 
-async def read_arguments(session: Session, query: ReadArguments, _: Meter) -> bytes | None:
-    """Return the arguments of a job; see ``ReadArguments``."""
+async def _read_arguments(session: Session, query: ReadArguments, _: Meter) -> bytes | None:
     seen = (await read_jobs(session, [query.id])).get(query.id)
     return None if seen is None or seen.state == State.SUCCEEDED else seen.job(whole=True).payload
 
 
-async def show_job(session: Session, query: ShowJob, _: Meter) -> Job | None:
-    """Return a job; see ``ShowJob``."""
+async def _show_job(session: Session, query: ShowJob, _: Meter) -> Job | None:
     (found,) = await find(session, [Find([query.id], 0, query.namespace)])
     return found.get(query.id)
 
@@ -534,23 +524,22 @@ async def newest(session: Session, before: int | None) -> AsyncIterator[list[int
         yield ids if before is None else [job_id for job_id in ids if job_id < before]
 
 
-async def show_live(session: Session, query: ShowLive, _: Meter) -> Counted:
+async def _show_live(session: Session, query: ShowLive, _: Meter) -> Counted:
     """Return the counts of a page of functions, in the order of their names."""
-    counts = await live(session)
+    counts = _unfinished(await count_all(session))
     names = sorted({name for name, _, _ in counts})
     at = bisect_right(names, query.after)
     page, rest = names[at : at + query.limit], names[at + query.limit :]
     return Counted(of_functions(counts, frozenset(page)), page[-1] if rest else None)
 
 
-async def count_dead(session: Session, query: CountDead, meter: Meter) -> dict[bytes, int]:
-    """Return the numbers of dead letters."""
+async def _count_dead(session: Session, query: CountDead, meter: Meter) -> dict[bytes, int]:
     asked = frozenset(query.functions)
-    everything = await show_dead(session, ShowDead(), meter)
+    everything = await _show_dead(session, ShowDead(), meter)
     return {name: number for name, number in everything.numbers.items() if name in asked}
 
 
-async def show_dead(session: Session, _: ShowDead, __: Meter) -> DeadCounted:
+async def _show_dead(session: Session, _: ShowDead, __: Meter) -> DeadCounted:
     """Return the dead letters of all functions: they are one reading."""
     found = Counter[bytes]()
     for (name, state, _priority), number in (await count_all(session)).items():
@@ -560,10 +549,10 @@ async def show_dead(session: Session, _: ShowDead, __: Meter) -> DeadCounted:
 
 
 READERS: Final[Readers] = {
-    QueryJobs: list_jobs,
-    ReadArguments: read_arguments,
-    ShowJob: show_job,
-    ShowLive: show_live,
-    CountDead: count_dead,
-    ShowDead: show_dead,
+    QueryJobs: _list_jobs,
+    ReadArguments: _read_arguments,
+    ShowJob: _show_job,
+    ShowLive: _show_live,
+    CountDead: _count_dead,
+    ShowDead: _show_dead,
 }

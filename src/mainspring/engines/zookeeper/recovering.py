@@ -72,8 +72,7 @@ def awaited(seen: LocatedJob | None, term: int) -> Plan[Job | None]:
     return note(seen, [*seen.waiters, term]), seen.job()
 
 
-async def wait(session: Session, operations: Sequence[ops.Subscribe]) -> list[dict[int, Job]]:
-    """Store the waiters, and look the jobs up; see ``Subscribe``."""
+async def _wait(session: Session, operations: Sequence[ops.Subscribe]) -> list[dict[int, Job]]:
     # One term, since a group belongs to one node; more if a term was fenced.
     terms = {operation.term for operation in operations}
 
@@ -142,8 +141,7 @@ def _by_term(operations: Sequence[ops.Subscribe] | Sequence[ops.Unsubscribe]) ->
     return ids
 
 
-async def watchers(session: Session, operations: Sequence[ops.FindSubscribers]) -> list[dict[int, list[int]]]:
-    """Return the waiters of jobs at other nodes; see ``FindSubscribers``."""
+async def _watchers(session: Session, operations: Sequence[ops.FindSubscribers]) -> list[dict[int, list[int]]]:
     ids = sorted({job_id for operation in operations for job_id in operation.ids})
     # The member that this node reads from may lag behind the one that a waiting node has written to.
     await session.tree.sync()
@@ -177,7 +175,7 @@ async def _waiters(session: Session, ids: Sequence[int]) -> dict[int, list[int]]
     }
 
 
-async def drain_inbox(session: Session, operations: Sequence[ops.DrainInbox]) -> list[ops.DrainedInbox]:
+async def _drain_inbox(session: Session, operations: Sequence[ops.DrainInbox]) -> list[ops.DrainedInbox]:
     """Return empty inboxes: users have no transactions of their own on ZooKeeper."""
     del session
     return [ops.DrainedInbox({}, 0, more=False) for _ in operations]
@@ -405,8 +403,8 @@ async def recover(session: Session, operation: ops.Recover) -> ops.Recovered:
 
 HANDLERS: Handlers = {
     ops.Recover: one_by_one(recover),
-    ops.Subscribe: wait,
+    ops.Subscribe: _wait,
     ops.Unsubscribe: leave,
-    ops.FindSubscribers: watchers,
-    ops.DrainInbox: drain_inbox,
+    ops.FindSubscribers: _watchers,
+    ops.DrainInbox: _drain_inbox,
 }

@@ -293,8 +293,7 @@ def parents(job: Job) -> tuple[str, ...]:
     return tuple(found)
 
 
-async def submit(session: Session, operations: Sequence[ops.Submit]) -> list[dict[int, ops.Found] | StoreError]:
-    """Store new jobs; see ``Submit``."""
+async def _submit(session: Session, operations: Sequence[ops.Submit]) -> list[dict[int, ops.Found] | StoreError]:
     new_jobs: list[NewJob] = []
     first: dict[str, NewJob] = {}
     for place, operation in enumerate(operations):
@@ -323,4 +322,4 @@ async def submit(session: Session, operations: Sequence[ops.Submit]) -> list[dic
     return outcomes
 
 
-HANDLERS: Handlers = {ops.Submit: submit}
+HANDLERS: Handlers = {ops.Submit: _submit}
