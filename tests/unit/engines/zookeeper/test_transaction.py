@@ -93,7 +93,7 @@ def test_reads_see_its_own_writes_and_nothing_else() -> None:
         ((("mark", C), ("unmark", C)), None),
         ((("unmark", C),), [Delete(C)]),
         ((("unmark", C), ("mark", C)), None),
-        ((("include", Entry([Write(C, b"1")])),), [Write(C, b"1")]),
+        ((("include", Write(C, b"1")),), [Write(C, b"1")]),
     ],
     ids=str,
 )
@@ -104,6 +104,8 @@ def test_the_last_of_several_writes_of_a_node_is_made(
         transaction = Transaction(await tree_with(A))
         await transaction.get_many([A, C])
         for name, *arguments in steps:
+            if isinstance(arguments[0], Write):
+                arguments = [Entry([arguments[0]])]
             getattr(transaction, str(name))(*arguments)
         entry = transaction.entry()
         changes = None if entry is None else [change for change in entry.changes if not isinstance(change, Check)]
