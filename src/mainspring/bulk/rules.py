@@ -350,20 +350,15 @@ def choose(spec: Spec, ids: Iterable[int], jobs: Mapping[int, Job], namespace: s
         elif job.options is UNREADABLE_OPTIONS and spec.action is not Action.DELETE:
             results.append(Result(job_id, Outcome.CONFLICT, UNREADABLE_JOB))
         elif job.state not in STATES[spec.action]:
-            results.append(Result(job_id, Outcome.CONFLICT, f"it is {_name(job.state)}: {_ONLY[spec.action]}"))
+            results.append(
+                Result(job_id, Outcome.CONFLICT, f"it is {State(job.state).name.lower()}: {_ONLY[spec.action]}")
+            )
         elif spec.action is not Action.CANCEL and job.term == RUNS:
-            results.append(Result(job_id, Outcome.CONFLICT, _of_run(spec.action, job)))
+            why = run_not_retried("it", job.function) if spec.action is Action.RETRY else _RUN[spec.action]
+            results.append(Result(job_id, Outcome.CONFLICT, why))
         else:
             chosen.append(job_id)
     return Choice(chosen, results)
-
-
-def _of_run(action: Action, job: Job) -> str:
-    return run_not_retried("it", job.function) if action is Action.RETRY else _RUN[action]
-
-
-def _name(state: int) -> str:
-    return State(state).name.lower()
 
 
 def advance(

@@ -168,11 +168,9 @@ def printable(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     text = str(value)
-    return text if text.isprintable() else "".join(c if c.isprintable() else _escape(c) for c in text)
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def print_json(value: object) -> None:

@@ -50,17 +50,13 @@ def list_functions(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
 
     The note "no worker" means that jobs wait, and no worker of any node has registered the function.
     """
-    listed = _all(server.client())
+    found = items(server.client(), ListFunctions())  # servers of older versions return all in one page, unordered
+    listed = sorted(found, key=lambda function: str(function["function"]))
     if json:
         print_json(listed)
     else:
         print_table(COLUMNS, [_shown(function) | {"note": _note(function)} for function in listed])
     return EXIT_DONE
-
-
-def _all(client: Client) -> list[dict[str, Any]]:
-    """Return all functions, ordered by name. Nodes of older versions return them in one page."""
-    return sorted(items(client, ListFunctions()), key=lambda function: str(function["function"]))
 
 
 @functions.command

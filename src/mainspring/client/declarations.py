@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from mainspring.client.operating import Schedules
-from mainspring.client.options import Duration, Options, Retry, check_flag, check_text, instant, refusal, seconds
+from mainspring.client.options import Duration, Options, check_flag, check_text, instant, refusal, seconds
 from mainspring.errors import UsageError
 from mainspring.jobs.model import Priority
 from mainspring.jobs.model import Retry as StoredRetry
@@ -149,7 +149,7 @@ def build_schedule(name: str, function: str, timing: Timing, options: Options, u
     if timing.cron is not None:
         triggers.append(Cron(check_text(timing.cron, "cron", "an expression such as '*/10 * * * *'")))
     if timing.every is not None:
-        triggers.append(Every(_us(seconds(timing.every, "every"))))
+        triggers.append(Every(round(min(seconds(timing.every, "every"), 1e12) * 1_000_000)))
     if timing.at is not None:
         triggers.append(At(_instant_us(timing.at, "at")))
     if len(triggers) > 1:
@@ -169,16 +169,12 @@ def build_schedule(name: str, function: str, timing: Timing, options: Options, u
         parents=_parents(timing.parent),
         wait_for_children=timing.wait_for_children,
         priority=int(Priority[(options.priority or "normal").upper()]),
-        retry=_retry(options.retry),
+        retry=None if options.retry is None else StoredRetry(**options.retry.wire()),
         timeout=options.timeout,
         unique=unique.encode(),
         expires=options.expires,
         tags=options.tags or (),
     )
-
-
-def _us(number: float) -> int:
-    return round(min(number, 1e12) * 1_000_000)
 
 
 def _instant_us(value: datetime, what: str) -> int:
@@ -219,7 +215,3 @@ def _parents(parent: Parent | Sequence[Parent] | None) -> tuple[str, ...]:
         if not isinstance(one, str) and not hasattr(one, "name"):
             raise refusal("parent", "a scheduled task, the name of a schedule, or several of them", one)
     return tuple(one if isinstance(one, str) else one.name for one in parents)
-
-
-def _retry(retry: Retry | None) -> StoredRetry | None:
-    return None if retry is None else StoredRetry(**retry.wire())

@@ -366,7 +366,7 @@ class Signature:
         except ModelError as error:
             raise self._model_misfit(error) from error.__cause__
         except _DECODE_ERRORS as error:
-            self._check_length(len(self._read(payload, list)))
+            self._bind((None,) * len(self._read(payload, list)), {})  # raises for a wrong length
             raise self._misfit(error) from None
         if values and values[-1] is UNSET:
             values = values[: values.index(UNSET)]
@@ -467,10 +467,6 @@ class Signature:
             return msgspec.json.decode(payload, type=kind)
         except _DECODE_ERRORS as error:
             raise PayloadError(f"{self.name}: the payload cannot be read as JSON: {error}") from None
-
-    def _check_length(self, count: int) -> None:
-        """Raise PayloadError if an array has the wrong length."""
-        self._bind((None,) * count, {})
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
         try:

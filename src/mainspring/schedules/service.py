@@ -266,13 +266,10 @@ class ScheduleService:
 
     def _fire_next(self) -> None:
         """Fire due schedules as the pace permits, or none if this node may not: the next fetch finds them again."""
-        if self._may_fire():
+        if self.fires and not self._paused():
             self._due.fire()
         else:
             self._agenda.done(self._due.clear())
-
-    def _may_fire(self) -> bool:
-        return self.fires and not self._paused()
 
     def _fired(self, outcome: dict[str, Fired]) -> None:
         self._agenda.done(outcome)

@@ -148,7 +148,7 @@ _TASKS: Final = "mainspring-task-"
 def place_of(thread: int) -> str:
     """Return the place of the innermost frame of a thread that is no frame of Mainspring or of the standard library."""
     frame = sys._current_frames().get(thread)  # noqa: SLF001 - the documented way to another thread's stack
-    return "an unknown place" if frame is None else _place(frame)
+    return "an unknown place" if frame is None else _shown(_user_frame(frame) or frame)
 
 
 def places_of_tasks() -> list[str]:
@@ -162,10 +162,6 @@ def places_of_tasks() -> list[str]:
 def interrupt(thread: int) -> None:
     """Raise SystemExit in a thread, so that a loop of its code does not go on for the rest of the tests."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(SystemExit))
-
-
-def _place(frame: FrameType) -> str:
-    return _shown(_user_frame(frame) or frame)
 
 
 def _user_frame(innermost: FrameType) -> FrameType | None:

@@ -86,7 +86,9 @@ class AccessCalls:
     # ---- tokens ----
 
     async def _create(self, request: access_requests.CreateToken, call: Call) -> CreatedToken:
-        grants = tuple(_grant(spec) for spec in request.grants)
+        grants = tuple(
+            Grant(Role[one.role.upper()], one.namespace, tuple(one.functions), one.payloads) for one in request.grants
+        )
         for grant in grants:
             check_grant(grant)
             if not covers(call.caller.grants, grant) or not administers(call.caller.grants, grant):
@@ -250,10 +252,6 @@ class AccessCalls:
 def _number(request: access_requests.ListActs | access_requests.ListMarks) -> int | None:
     """Return the number of the act after which a page begins. Raises ApiError."""
     return None if request.cursor is None else number_of(request.cursor)
-
-
-def _grant(spec: GrantSpec) -> Grant:
-    return Grant(Role[spec.role.upper()], spec.namespace, tuple(spec.functions), spec.payloads)
 
 
 def _spec(grant: Grant) -> GrantSpec:

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from mainspring.api.handlers.registry import Call, Finder, Followers, Handlers
     from mainspring.api.handlers.submitting import SubmitCalls
     from mainspring.api.request import Feed
-    from mainspring.api.submitting import PriorityName, Submission
+    from mainspring.api.submitting import Submission
     from mainspring.errors import StoreError
     from mainspring.jobs.requests import RemoteAttempt
     from mainspring.jobs.service import JobService
@@ -325,7 +325,7 @@ class JobChangeCalls:
         payload = bytes_of(request) if has_arguments(request) else await self._arguments(original)
         stored = original.options or _NO_OPTIONS
         options = JobOptions(
-            priority=request.priority or _priority(original),
+            priority=request.priority or PRIORITY_NAMES[original.priority],
             delay=request.delay,
             run_at=request.run_at,
             timeout=stored.timeout,
@@ -333,7 +333,9 @@ class JobChangeCalls:
             expires=request.expires,
             retry=stored.retry,
             keep_unique=stored.keep_unique if request.unique else None,
-            concurrency_key=_key(original) if request.concurrency_key is None else request.concurrency_key,
+            concurrency_key=(
+                original.key.decode("utf-8", "replace") if request.concurrency_key is None else request.concurrency_key
+            ),
             version=stored.version or None,
             tags=stored.tags if request.tags is None else request.tags,
         )
@@ -357,14 +359,6 @@ class JobChangeCalls:
         if time > self._service.clock.wall() + MAX_WAIT:
             raise UsageError(f"{name} is more than a century away: give an earlier time")
         return max(to_us(time), 1)
-
-
-def _key(job: Job) -> str:
-    return job.key.decode("utf-8", "replace")
-
-
-def _priority(job: Job) -> PriorityName:
-    return PRIORITY_NAMES[job.priority]
 
 
 DUE_MARGIN: Final = 0.1

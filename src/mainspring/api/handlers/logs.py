@@ -174,14 +174,11 @@ class LogCalls:
                     feed.append("end", LogEnd())
                     return
                 while not feed.has_room:
-                    await self._later()
+                    await Callback[None](lambda done, _: self._service.later(ROOM_INTERVAL, lambda: done(None)))
                 read = replace(read, cursor=answer.next, wait=LONGEST_WAIT)
                 answer = await self._read(read, call, EVENT_BYTES, tap)
         finally:
             end()
-
-    async def _later(self) -> None:
-        await Callback[None](lambda done, _: self._service.later(ROOM_INTERVAL, lambda: done(None)))
 
     async def _read(
         self, request: ReadJobLogs, call: Call, largest: int = ANSWER_BYTES, tap: Tap | None = None

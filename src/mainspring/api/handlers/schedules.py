@@ -396,15 +396,12 @@ async def _found(namespace: str, work: Coroutine[Ask, Any, T]) -> T:
     try:
         return await work
     except NotFoundError as error:
-        raise _unknown(text_with_names(str(error), namespace)) from None
+        text = text_with_names(str(error), namespace)
+        raise ApiError(Code.SCHEDULE_NOT_FOUND, f"{text}; mainspring schedules list shows those there are") from None
     except (UsageError, ConflictError) as error:
         if namespace == DEFAULT:
             raise
         raise type(error)(text_with_names(str(error), namespace)) from None
-
-
-def _unknown(message: str) -> ApiError:
-    return ApiError(Code.SCHEDULE_NOT_FOUND, f"{message}; mainspring schedules list shows those there are")
 
 
 def _info(stored: Stored) -> ScheduleInfo:
