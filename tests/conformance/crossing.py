@@ -113,7 +113,7 @@ class World:
         if runs is None:
             return  # PostgreSQL has none
         definitions = [Definition(name, "1", here) for name in ("flow", "hidden-flow")]
-        await awaited(runs.define(definitions))
+        await awaited(runs.definitions.define(definitions))
         started = await call(workflows.StartRun("flow", "id", args=ARGUMENTS, namespace=here))
         self.root, self.run = started.handle, started.run
         await call(workflows.SignalRun("id", "signal", value=ARGUMENTS, namespace=here))

@@ -51,7 +51,7 @@ async def play(directory: Path) -> None:
             await asyncio.sleep(0.01)
 
     assert built.node.workflows is not None
-    while "receives" not in {name.decode() for name in built.node.workflows.functions()}:  # noqa: ASYNC110
+    while "receives" not in {name.decode() for name in built.node.workflows.definitions.functions()}:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     for name in ("receives", "sleeps", "waits", "breaks_off", "has_defect", "is_long", "is_cancelled", "closed"):
         flow = program.receives if name == "closed" else getattr(program, name)

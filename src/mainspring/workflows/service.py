@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from mainspring.storage.reads import Reads
     from mainspring.workflows.decider_workers import Build
     from mainspring.workflows.history import ChildPolicy, Event
-    from mainspring.workflows.model import Definition
     from mainspring.workflows.observers import Changed
     from mainspring.workflows.reading import Tail, Unread
     from mainspring.workflows.requests import Failed, Reached, Signal
@@ -401,14 +400,6 @@ class WorkflowService:
 
     # ---- definitions and builds ----
 
-    def is_workflow(self, function: bytes) -> bool:
-        """Return whether a function is a workflow."""
-        return self.definitions.is_workflow(function)
-
-    async def define(self, definitions: Sequence[Definition]) -> None:
-        """Store definitions that a worker registers."""
-        await self.definitions.define(definitions)
-
     def connected(self, build: Build, worker: Worker) -> None:
         """Note a connected worker's code, and let parked runs try it."""
         if self._builds.connected(build, worker):
@@ -483,10 +474,6 @@ class WorkflowService:
         return _stored(await commit_keyed(self._commits, _beginning([start], self._now_us(), act)))
 
     # ---- queries ----
-
-    def functions(self) -> Iterable[bytes]:
-        """Return the functions that are workflows."""
-        return self.definitions.functions()
 
     async def list(self, query: ListRuns) -> Page[ShownRun]:
         """Return a page of runs."""

@@ -89,6 +89,10 @@ class FakeWorkflows:
     def stranded(self) -> Collection[tuple[str, str, str]]:
         return self.without_worker
 
+    @property
+    def definitions(self) -> FakeWorkflows:
+        return self
+
     def functions(self) -> list[bytes]:
         return [b"order"]
 

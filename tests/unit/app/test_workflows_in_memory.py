@@ -22,8 +22,8 @@ from mainspring import (
 )
 from mainspring.callbacks import Callback
 from mainspring.testing import in_memory
+from mainspring.workflows.definitions import Definitions
 from mainspring.workflows.model import PART_TAG
-from mainspring.workflows.service import WorkflowService
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,13 +105,13 @@ def test_a_run_from_its_start_to_its_result(fleet: InMemory) -> None:
 
 
 def test_a_submission_right_after_the_start_begins_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    define = WorkflowService.define
+    define = Definitions.define
 
     async def define_later(*args: Any) -> None:
         await Callback[None](lambda done, _: asyncio.get_running_loop().call_later(0.05, done, None))
         await define(*args)
 
-    monkeypatch.setattr(WorkflowService, "define", define_later)
+    monkeypatch.setattr(Definitions, "define", define_later)
     with in_memory(app):
         assert order.submit(7, []).details()["status"] == "open"
 

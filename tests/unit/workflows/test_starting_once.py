@@ -33,7 +33,7 @@ KEY = RequestKey(b"k", b"r", 100, 0)
 def node() -> Node:
     node = Node(workflows=True)
     assert node.life.workflows is not None
-    CallInProgress(node.life.workflows.define([Definition("order")]), lambda _: None, unexpected)
+    CallInProgress(node.life.workflows.definitions.define([Definition("order")]), lambda _: None, unexpected)
     node.commit()
     return node
 

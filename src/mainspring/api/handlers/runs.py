@@ -158,11 +158,19 @@ STATES: Final = {"scheduled": State.SCHEDULED, "pending": State.PENDING}
 """The statuses of runs that have not begun, with the states of their jobs."""
 
 
-class UnbegunWorkflows(Protocol):
-    """The workflows of a node; `workflows.service` implements it."""
+class DefinedWorkflows(Protocol):
+    """The definitions of workflows; `workflows.definitions` implements it."""
 
     def functions(self) -> Iterable[bytes]:
         """Return the functions that are workflows."""
+
+
+class UnbegunWorkflows(Protocol):
+    """The workflows of a node; `workflows.service` implements it."""
+
+    @property
+    def definitions(self) -> DefinedWorkflows:
+        """Their definitions."""
 
     async def show(self, key: Key) -> Shown:
         """Return one run; without one, the jobs that the key may name, whose runs have not begun."""
@@ -206,7 +214,7 @@ class UnbegunRuns:
         """Read the jobs of each function that has any by the store's counts: usually none."""
         functions = [
             function
-            for function in self._workflows.functions()
+            for function in self._workflows.definitions.functions()
             if namespace_of(function) == request.namespace and request.type in {None, name_of(function).decode()}
         ]
         if not functions:

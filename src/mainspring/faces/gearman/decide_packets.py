@@ -99,7 +99,7 @@ def register(peer: Peer, function: bytes, options: WorkflowOptions, decisions: i
 
     def define() -> None:
         if not peer.reading.finished:
-            CallInProgress(workflows.define([definition]), defined, not_defined)
+            CallInProgress(workflows.definitions.define([definition]), defined, not_defined)
 
     def not_defined(_: Exception) -> None:
         peer.service.later(HISTORY_RETRY_DELAY, define)  # a worker registers once for a connection
@@ -598,7 +598,7 @@ class DecisionReports:
         )
 
     def _is_workflow(self, name: bytes) -> bool:
-        return self._workflows.is_workflow(self._peer.worker_side.prefix + name)
+        return self._workflows.definitions.is_workflow(self._peer.worker_side.prefix + name)
 
     def _answer(self, message: DecideMessage, held: Held | None, decided: Decided) -> DecidedMessage:
         run = message.run

@@ -116,7 +116,7 @@ def test_a_page_has_the_version_that_its_stream_sends_until_something_changes(ca
             for name, grants in CALLERS.items():
                 browser.admit(name, Caller(name, grants, token=name))
             assert built.node.workflows is not None
-            await awaited(built.node.workflows.define([Definition("payroll", "1")]))
+            await awaited(built.node.workflows.definitions.define([Definition("payroll", "1")]))
             await browser.call("POST", "schedules", {"name": "wages", "function": "pay", "every": 3600, "args": [1]})
             await browser.call("POST", "schedules", {"name": "letters", "function": "mail", "every": 3600})
             fired = await browser.call("POST", "schedules/wages/trigger")
