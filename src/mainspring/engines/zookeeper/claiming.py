@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from mainspring.engines.zookeeper import paths, records
 from mainspring.engines.zookeeper.committer import Conflict, Entry, Verdict, moved
 from mainspring.engines.zookeeper.records import MAX_RECORD, UNMARKED, Notice, decode_notice, encode_requests, mark_of
-from mainspring.engines.zookeeper.sessions import Handlers, LocalMaster, Session, Waiting
+from mainspring.engines.zookeeper.sessions import Handlers, Session, Waiting
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Refusal, Write, wait_or_timeout
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.engines.zookeeper.records import Mark
     from mainspring.errors import StoreError
@@ -107,32 +107,31 @@ class Claims:
         """Answer claims, now or later."""
         session = self._session
         self._check_term()
-        outcomes: list[Any] = [None] * len(operations)
-        unanswered = []
         new: dict[bytes, list[ops.ClaimRequest]] = {}
         for request in [request for operation in operations for request in operation.wants]:
             new.setdefault(request.function, []).append(request)
         self.requests.update(new)
-        for at, operation in enumerate(operations):
-            outcomes[at] = self._answer(operation, counted=True)
-            if outcomes[at] is None:
-                unanswered.append(at)
-        self.asked += bool(unanswered)
+        outcomes: list[Any] = [self._answer(operation, counted=True) for operation in operations]
+        self.asked += None in outcomes
         if session.master is not None:
-            complete = await self._assign_here(session.master, new)
+            self._is_answering = True
+            try:
+                complete = await session.master.claim(
+                    new, self.asked
+                )  # it is this node, and assigns the tasks of its index
+            finally:
+                self._is_answering = False
             self._check_term()  # `_fence` may have answered the open claims, and would not answer these
-            unanswered = []
             for at, operation in enumerate(operations):
                 # Fewer jobs than requested would mean that no task is left.
                 outcomes[at] = self._answer(operation, outcomes[at]) or (self._empty(operation) if complete else None)
-                if outcomes[at] is None:
-                    unanswered.append(at)
             for function in self._arrived:
                 session.arrived(function)
         until = asyncio.get_running_loop().time() + CLAIM_TIMEOUT
-        for at in unanswered:
-            outcomes[at] = opened = OpenClaim(operations[at], self.asked, until)
-            self._open.append(opened)
+        for at, operation in enumerate(operations):
+            if outcomes[at] is None:
+                outcomes[at] = opened = OpenClaim(operation, self.asked, until)
+                self._open.append(opened)
         self._must_write = True
         self._wake.set()
         return outcomes
@@ -141,15 +140,6 @@ class Claims:
         """Raise StoreFencedError if the term is over."""
         if self._is_over or self._session.committer.fenced:
             raise self._session.over()
-
-    async def _assign_here(self, master: LocalMaster, new: Mapping[bytes, Sequence[ops.ClaimRequest]]) -> bool:
-        """Let the master, which is this node, assign the tasks of its index; return whether these are all tasks."""
-        self._is_answering = True
-        try:
-            complete = await master.claim(new, self.asked)
-        finally:
-            self._is_answering = False
-        return complete
 
     def answered(self, asked: int) -> None:
         """Answer the claims up to a number, which the master has processed, with the jobs that have arrived or none."""

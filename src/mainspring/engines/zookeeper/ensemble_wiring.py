@@ -494,7 +494,7 @@ class RequestQueue:
                 self._waiting.popleft()
                 continue
             self._in_flight += 1
-            request.send(self._send, self._on_answer)
+            request.send(self._send, lambda *answer: self._post(lambda: self._answered(*answer)))  # in kazoo's thread
 
     def end(self, session: int, error: Exception) -> None:
         """Fail the waiting requests of a session that has ended."""
@@ -507,9 +507,6 @@ class RequestQueue:
         self.refused = error
         while self._waiting:
             self._waiting.popleft().fail(error)
-
-    def _on_answer(self, request: Request, at: int, answer: Answer) -> None:
-        self._post(lambda: self._answered(request, at, answer))  # in kazoo's thread
 
     def _answered(self, request: Request, at: int, answer: Answer) -> None:
         self._in_flight -= 1

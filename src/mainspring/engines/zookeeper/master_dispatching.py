@@ -29,11 +29,11 @@ from mainspring.engines.zookeeper.master_index import (
     Workers,
     task_of_job,
 )
-from mainspring.engines.zookeeper.records import Mark, encode_notice, held_by, leased, mark_of
+from mainspring.engines.zookeeper.records import encode_notice, held_by, leased, mark_of
 from mainspring.engines.zookeeper.sessions import DeposedError, Leadership, Waiting
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Refusal, Write, run_steps
 from mainspring.events import Message, Pending
-from mainspring.jobs.model import Job, State
+from mainspring.jobs.model import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -191,7 +191,9 @@ class AssignmentWriter:
                 (task.name, records.decode_job(record), mark_of(record))
                 for (_, task, _), record in zip(existing, held, strict=True)
             ]
-            await self._arrive([job for job, verdict in zip(jobs, verdicts, strict=True) if verdict is None])
+            arrived = [job for job, verdict in zip(jobs, verdicts, strict=True) if verdict is None]
+            await self._session.meet(job.id for _, job, _ in arrived)
+            self._claims.arrive(arrived)
         return changed
 
     def _assigned_record(self, record: bytes, term: int) -> dict[str, Any]:
@@ -209,10 +211,6 @@ class AssignmentWriter:
         notice = worker.next_notice(self._leadership.version, tasks)
         notice_entry = Entry([Write(paths.queue(worker.who), encode_notice(notice))])
         return (await self._leadership.commit([*entries, notice_entry], [Check(paths.worker(worker.who))]))[:-1]
-
-    async def _arrive(self, tasks: list[tuple[str, Job, Mark]]) -> None:
-        await self._session.meet(job.id for _, job, _ in tasks)
-        self._claims.arrive(tasks)
 
     def _apply_verdict(self, request: OpenRequest, task: Task, verdict: Verdict) -> bool:
         """Apply the verdict on an assignment, and return whether the task has changed since it was read."""
@@ -419,7 +417,11 @@ class Dispatcher:
         """Scan, assign, answer and send hints; return the seconds until the next step, None: when something has changed."""
         self._changed.clear()
         now = self._loop.time()
-        await self._refresh_workers(now)
+        await self.workers.refresh()
+        self._has_unlisted = self._has_unlisted or not self.workers.is_single
+        if now >= self._refreshed + CAPACITY_INTERVAL:
+            self._refreshed = now
+            await self.workers.refresh_capacities()
         self._is_scanning = True
         # The scan is short, so priority and age order only what it finds; at the start that is all of a small tree.
         until = self._started + INITIAL_SCAN_TIME if self.buckets.fresh else now + SCAN_TIME
@@ -428,15 +430,9 @@ class Dispatcher:
         self._is_scanning = False
         await self._assign()
         await self._answer(now)
-        await self._send_hints(now)
+        waiting = self.index.functions() - self._requested()
+        self._hints.send(waiting, self.workers.living.values(), now)
         return self._next(self._loop.time())
-
-    async def _refresh_workers(self, now: float) -> None:
-        await self.workers.refresh()
-        self._has_unlisted = self._has_unlisted or not self.workers.is_single
-        if now >= self._refreshed + CAPACITY_INTERVAL:
-            self._refreshed = now
-            await self.workers.refresh_capacities()
 
     # ---- pending tasks ----
 
@@ -561,8 +557,3 @@ class Dispatcher:
                 if worker is self._own:
                     self._claims.answered(worker.answered)
         await self._leadership.commit(entries)
-
-    async def _send_hints(self, now: float) -> None:
-        """Send hints of functions that have tasks and no request."""
-        waiting = self.index.functions() - self._requested()
-        self._hints.send(waiting, self.workers.living.values(), now)

@@ -145,7 +145,8 @@ class Settling:
         except StoreError as error:
             self.failed.update({(held.settlement.job.id, held.settlement.job.term): error for held in left})
         finally:
-            self._report()
+            self.session.completions(self._completed)
+            self.session.waiting(self._waiting)
 
     async def _begin(self, settlements: Sequence[Settlement]) -> list[Held]:
         """Return the held jobs with the paths of their assignments; the versions of this node's own are in memory."""
@@ -238,11 +239,6 @@ class Settling:
 
     def _drop(self, held: Held) -> None:
         self.stale.add((held.settlement.job.id, held.settlement.job.term))
-
-    def _report(self) -> None:
-        """Report the settled jobs to the local master, in place of a read of the tree."""
-        self.session.completions(self._completed)
-        self.session.waiting(self._waiting)
 
 
 async def settle(session: Session, operations: Sequence[ops.Settle]) -> list[set[int] | StoreError]:
