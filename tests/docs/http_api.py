@@ -11,7 +11,7 @@ from msgspec import inspect
 from msgspec.inspect import type_info
 
 from mainspring.api.access import GrantSpec
-from mainspring.faces.rest.inputs import Inputs
+from mainspring.faces.rest.registry import Inputs
 from mainspring.faces.rest.replies import PROBLEM_TYPES
 from mainspring.faces.rest.routes import ROUTES, with_document
 

@@ -21,7 +21,7 @@ from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.foreground import Foreground
 from mainspring.jobs.function_index import Counting, Registered, Roster, nobody
 from mainspring.jobs.function_limits import Functions
-from mainspring.jobs.intake import Intake
+from mainspring.jobs.intake import Intake, KeyedIntake, NodeJobLifecycle
 from mainspring.jobs.maintenance import DueJobs, Maintenance
 from mainspring.jobs.outcomes import OutcomeReader, Subscriptions, Waits
 from mainspring.jobs.requests import Clients, JobChanges, RemoteJobs, StoredChanges
@@ -32,7 +32,6 @@ from mainspring.jobs.sharing import Reports, Sharing
 from mainspring.jobs.store import Recover
 from mainspring.jobs.table import JobTable, Listeners
 from mainspring.jobs.token_grants import GrantedAccounts
-from mainspring.jobs.transactional_intake import KeyedIntake, NodeJobLifecycle
 from mainspring.jobs.user_data import ArgumentRules
 from mainspring.loop_shares import LoopShares
 from mainspring.storage.set_aside import SetAside

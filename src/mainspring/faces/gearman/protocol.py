@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
 from mainspring.access.caller import LOCAL, Role, caller_of_port
-from mainspring.faces.gearman import administration, clients, decide_packets, extended_workers, worker_reports, workers
+from mainspring.faces.gearman import administration, clients, decide_packets, worker_reports, workers
 from mainspring.faces.gearman.guard import PACKETS
 from mainspring.faces.gearman.peer import Peer
 from mainspring.faces.gearman.worker_reports import settle
@@ -44,7 +44,7 @@ HANDLERS: dict[int, Handler] = {
     **clients.HANDLERS,
     **workers.HANDLERS,
     **clients.EXTENDED_HANDLERS,
-    **extended_workers.HANDLERS,
+    **workers.EXTENDED_HANDLERS,
     **decide_packets.HANDLERS,
     **worker_reports.HANDLERS,
     Type.SETTLE: settle,

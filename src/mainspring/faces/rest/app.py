@@ -26,8 +26,7 @@ from mainspring.faces.rest.idempotency import (
     revision_in,
     tag_of,
 )
-from mainspring.faces.rest.inputs import JSON, NDJSON, Inputs
-from mainspring.faces.rest.registry import PREFER, Context, Table, WaitTimes
+from mainspring.faces.rest.registry import JSON, NDJSON, PREFER, Context, Inputs, Table, WaitTimes
 from mainspring.faces.rest.replies import HttpError, Raw, Reply, refusal
 from mainspring.faces.rest.security import PATHS, check_site, collect
 from mainspring.faces.rest.streams import Parts, disconnected

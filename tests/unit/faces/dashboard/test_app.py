@@ -10,7 +10,7 @@ from tests.unit.api.a_node import run
 from mainspring.faces.dashboard.app import ASSET_NAMES, HTMX, HTMX_SHA256, STRICT, Assets
 from mainspring.faces.dashboard.pages import ACTIONS
 from mainspring.faces.dashboard.pages.fleet import DRAIN_NODE
-from mainspring.faces.rest.inputs import Inputs
+from mainspring.faces.rest.registry import Inputs
 from mainspring.faces.rest.routes import ROUTES
 
 from .a_browser import browsing

@@ -10,7 +10,7 @@ import pytest
 
 from mainspring.api.handlers.pages import cursor_of
 from mainspring.api.request import is_list
-from mainspring.faces.rest.inputs import Inputs
+from mainspring.faces.rest.registry import Inputs
 
 from .a_server import ALL_ROUTES, whole_node
 

@@ -10,7 +10,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.faces.rest.inputs import Inputs
+from mainspring.faces.rest.registry import Inputs
 
 from .a_server import ALL_ROUTES, whole_node
 

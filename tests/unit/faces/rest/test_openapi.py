@@ -13,8 +13,7 @@ from mainspring.api.access import ListActs
 from mainspring.api.declaration import field_of
 from mainspring.api.jobs import SnoozeJob
 from mainspring.api.request import Code
-from mainspring.faces.rest.inputs import Inputs
-from mainspring.faces.rest.registry import Route, Table
+from mainspring.faces.rest.registry import Inputs, Route, Table
 from mainspring.faces.rest.replies import PROBLEM_TYPES
 from mainspring.faces.rest.routes import ROUTES, document, with_document
 

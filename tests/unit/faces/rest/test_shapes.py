@@ -11,8 +11,7 @@ import pytest
 from mainspring.access.caller import Permission
 from mainspring.api import jobs, nodes
 from mainspring.api.request import Request
-from mainspring.faces.rest.inputs import Inputs
-from mainspring.faces.rest.registry import Route
+from mainspring.faces.rest.registry import Inputs, Route
 from mainspring.faces.rest.replies import HttpError
 from mainspring.faces.web.exchange import ROOT
 
