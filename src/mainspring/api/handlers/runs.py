@@ -236,8 +236,9 @@ CLOSED: Final = tuple(int(status) for status in Status if not status.open)
 class ListsRuns(Protocol):
     """The runs of a node; `workflows.service` implements it."""
 
-    def functions(self) -> Iterable[bytes]:
-        """Return the functions that are workflows."""
+    @property
+    def definitions(self) -> DefinedWorkflows:
+        """The definitions of workflows."""
 
     async def show(self, key: Key) -> Shown:
         """Return one run; without one, the jobs that the key may name, whose runs have not begun."""
