@@ -24,7 +24,12 @@ from generator import LoadError, load
 from measure import Run, Scale
 from servers import StartError, descendants
 
-from mainspring.workflows.history import TimerFired, TimerStarted, WorkflowExecutionCompleted, decode_events
+from mainspring.workflows.history import (
+    TimerFired,
+    TimerStarted,
+    WorkflowExecutionCompleted,
+    decode_events,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -20,7 +20,8 @@ from mainspring.quantities import format_duration
 from mainspring.schedules.reconcile import Stored
 from mainspring.schedules.triggers import next_after
 from mainspring.turns_of_loop import Timers
-from mainspring.workflows.history import WorkflowExecutionStarted, decode_events
+from mainspring.workflows import history
+from mainspring.workflows.history import decode_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -137,7 +138,7 @@ def _end_us(tables: Tables, run: int) -> int:
     """Return the end of a run's execution timeout."""
     _, blocks = tables.histories[run]
     first = decode_events(blocks[0])[0]
-    assert isinstance(first, WorkflowExecutionStarted)
+    assert isinstance(first, history.WorkflowExecutionStarted)
     return (first.timed_from_us or first.at_us) + int(first.execution_timeout * 1_000_000)
 
 

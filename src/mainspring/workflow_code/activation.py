@@ -19,7 +19,7 @@ from mainspring.workflow_code.matching import (
     describe_event,
     matches,
 )
-from mainspring.workflows.history import StartChildWorkflowExecutionFailed
+from mainspring.workflows import history
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,7 +123,7 @@ class CommandLog:
             return False
         kind = type(event)
         # A child that could not begin has an answer besides the record of its command.
-        is_answer = kind is StartChildWorkflowExecutionFailed and event.initiated
+        is_answer = kind is history.StartChildWorkflowExecutionFailed and event.initiated
         if kind not in RECORDS or event.decision_completed != self._decision or is_answer:
             self.end_record(f"the end of a decision, {kind.__name__}")
             return False

@@ -39,7 +39,8 @@ from mainspring.workflow_code.loop import SHIELDED
 from mainspring.workflow_code.matching import Mismatch, same_arguments
 from mainspring.workflow_code.model import ContinueAsNew, EndOfHistory, Evicted
 from mainspring.workflow_code.workflow_jobs import Closing, LocalSteps, Numbers, WorkflowJob, build_activity, check_size
-from mainspring.workflows.history import MarkerName, MarkerRecorded
+from mainspring.workflows import history
+from mainspring.workflows.history import MarkerName
 from mainspring.workflows.history_json import digest_of
 from mainspring.workflows.model import About, Limits, encode_about
 from mainspring.workflows.requests import RecordMarker, RequestCancelActivityTask
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from mainspring.workflow_code.loop import DurableTimer, WorkflowLoop
     from mainspring.workflow_code.matching import Same
     from mainspring.workflow_code.model import Record, RunState
-    from mainspring.workflows.history import WorkflowExecutionStarted
     from mainspring.workflows.model import Parked, RunProgress
     from mainspring.workflows.requests import Decision, ScheduleActivityTask
 
@@ -82,9 +82,9 @@ class Calls:
         self,
         state: RunState,
         loop: WorkflowLoop,
-        started: WorkflowExecutionStarted,
+        started: history.WorkflowExecutionStarted,
         issue: Callable[..., None],
-        sides: dict[int, MarkerRecorded],
+        sides: dict[int, history.MarkerRecorded],
         patches: Patches,
     ) -> None:
         self.state = state
@@ -493,7 +493,7 @@ ID_LIMIT: Final = 256
 
 def is_patch(event: object) -> bool:
     """Return whether an event records a patch."""
-    return type(event) is MarkerRecorded and event.native and event.name == MarkerName.PATCH
+    return type(event) is history.MarkerRecorded and event.native and event.name == MarkerName.PATCH
 
 
 class Patches:
@@ -522,7 +522,7 @@ class Patches:
         """Note that a DecisionTaskCompleted was read, before its decision is repeated."""
         self._read += 1
 
-    def read_marker(self, marker: MarkerRecorded) -> None:
+    def read_marker(self, marker: history.MarkerRecorded) -> None:
         """Note the marker of a patch, which follows the DecisionTaskCompleted of its decision."""
         self._first.setdefault(marker.function, self._read)
 

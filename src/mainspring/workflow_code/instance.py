@@ -25,7 +25,7 @@ from mainspring.workflow_code.matching import CLOSING, Mismatch, describe_event,
 from mainspring.workflow_code.model import RunState, Turn
 from mainspring.workflow_code.workflow_jobs import error_of, read_failure
 from mainspring.workflows import history
-from mainspring.workflows.history import STEP_TIMER, MarkerName, MarkerRecorded
+from mainspring.workflows.history import STEP_TIMER, MarkerName
 from mainspring.workflows.model import SEMANTICS, Limits, Parked
 from mainspring.workflows.requests import CancelTimer, StartTimer, StepResult
 
@@ -37,40 +37,7 @@ if TYPE_CHECKING:
     from mainspring.workflows.history import Event
     from mainspring.workflows.requests import Decision
 
-INPUTS: Final = frozenset(
-    {
-        history.WorkflowExecutionStarted,
-        history.WorkflowExecutionCancelRequested,
-        history.WorkflowExecutionSignaled,
-        history.ActivityTaskCompleted,
-        history.ActivityTaskFailed,
-        history.ActivityTaskTimedOut,
-        history.ActivityTaskCanceled,
-        history.ScheduleActivityTaskFailed,
-        history.TimerFired,
-        history.StartTimerFailed,
-        history.StartChildWorkflowExecutionFailed,
-        history.ChildWorkflowExecutionCompleted,
-        history.ChildWorkflowExecutionFailed,
-        history.ChildWorkflowExecutionTimedOut,
-        history.ChildWorkflowExecutionCanceled,
-        history.ChildWorkflowExecutionTerminated,
-        history.ExternalWorkflowExecutionSignaled,
-        history.ExternalWorkflowExecutionCancelRequested,
-        history.SignalExternalWorkflowExecutionFailed,
-        history.RequestCancelExternalWorkflowExecutionFailed,
-    }
-)
-"""Events that workflow code is given."""
-
-
-INITIATED: Final = frozenset(
-    {
-        history.StartChildWorkflowExecutionInitiated,
-        history.SignalExternalWorkflowExecutionInitiated,
-        history.RequestCancelExternalWorkflowExecutionInitiated,
-    }
-)
+INITIATED: Final = frozenset(history.kinds(history.Initiated))
 """Events that record requests to other runs: their answers name them."""
 
 VALUE_FACTOR: Final = 3
@@ -93,7 +60,7 @@ class Instance(RunState):
         self._commands = CommandLog()
         self._complete_until = 0
         """The last DecisionTaskCompleted that the instance has."""
-        self._markers: list[MarkerRecorded] = []
+        self._markers: list[history.MarkerRecorded] = []
         """Step results of a batch that are not resolved yet."""
         self._results: set[int] = set()
         """Steps with results that no event has confirmed."""
@@ -105,7 +72,7 @@ class Instance(RunState):
         self._closed = False
         """Whether the history records the close."""
         self._cancel_requested = False
-        self._sides: dict[int, MarkerRecorded] = {}
+        self._sides: dict[int, history.MarkerRecorded] = {}
         """Recorded side effects that the code has not called yet, by number."""
         self._patches = Patches(self._commands.issue)
         self._activation = Activation()
@@ -245,7 +212,7 @@ class Instance(RunState):
             if kind is history.DecisionTaskCompleted:
                 self._complete_until = event.id
                 self._patches.read_completed()
-            elif isinstance(event, MarkerRecorded) and event.native:
+            elif isinstance(event, history.MarkerRecorded) and event.native:
                 if event.name == MarkerName.SIDE and event.number > called:
                     self._sides[event.number] = event
                 elif event.name == MarkerName.PATCH:
@@ -275,7 +242,7 @@ class Instance(RunState):
                 self._closed = True
         if kind in INPUTS:
             self._inputs.append(event)
-        elif kind is MarkerRecorded:
+        elif kind is history.MarkerRecorded:
             if event.native and event.name == MarkerName.STEP:
                 self._take_marker(event)
         elif kind is history.TimerStarted:
@@ -292,7 +259,7 @@ class Instance(RunState):
             self._patches.next_decision()
             self.batch = 0
 
-    def _take_marker(self, event: MarkerRecorded) -> None:
+    def _take_marker(self, event: history.MarkerRecorded) -> None:
         self._attempts.pop(event.number, None)
         if event.number in self._results:
             self._results.remove(event.number)
@@ -318,7 +285,7 @@ class Instance(RunState):
         self.complete = markers[0].id < self._complete_until
         self._run_ready()
 
-    def _resolve_marker(self, calls: Calls, event: MarkerRecorded) -> None:
+    def _resolve_marker(self, calls: Calls, event: history.MarkerRecorded) -> None:
         step = calls.steps.take(event.number)
         if step is None:
             raise Mismatch(describe_event(event), "no such step")
@@ -330,7 +297,7 @@ class Instance(RunState):
         self.size += len(event.details) * VALUE_FACTOR
         step.job.end(event.details, event.attempt, failed=event.failed)
 
-    def _use_decision(self, record: MarkerRecorded | history.DecisionTaskCompleted) -> None:
+    def _use_decision(self, record: history.MarkerRecorded | history.DecisionTaskCompleted) -> None:
         """Begin a recorded decision, unless it is the open one."""
         if self._open != (record.seen, record.now_us):
             self.semantics = record.semantics
@@ -555,15 +522,8 @@ def _no_value(take: Callable[[Children, Any], None]) -> Callable[[Calls, Any], i
 
 
 _RESOLVERS: dict[type[Any], Callable[[Calls, Any], int]] = {
+    **history.handlers_by_kind(_completed, _failed, _timed_out, _canceled, _refused, _fired, _refused_timer, _signaled),
     history.WorkflowExecutionStarted: lambda _calls, event: len(event.input),
-    history.ActivityTaskCompleted: _completed,
-    history.ActivityTaskFailed: _failed,
-    history.ActivityTaskTimedOut: _timed_out,
-    history.ActivityTaskCanceled: _canceled,
-    history.ScheduleActivityTaskFailed: _refused,
-    history.TimerFired: _fired,
-    history.StartTimerFailed: _refused_timer,
-    history.WorkflowExecutionSignaled: _signaled,
     history.StartChildWorkflowExecutionFailed: _no_value(Children.refused),
     history.ChildWorkflowExecutionCompleted: lambda calls, event: calls.children.completed(event),
     history.ChildWorkflowExecutionFailed: _no_value(Children.failed),
@@ -575,3 +535,6 @@ _RESOLVERS: dict[type[Any], Callable[[Calls, Any], int]] = {
     history.SignalExternalWorkflowExecutionFailed: _no_value(Children.unanswered),
     history.RequestCancelExternalWorkflowExecutionFailed: _no_value(Children.unanswered),
 }
+
+INPUTS: Final = frozenset({history.WorkflowExecutionCancelRequested, *_RESOLVERS})
+"""Events that workflow code is given."""

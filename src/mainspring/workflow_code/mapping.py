@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from mainspring.workflow_code.api import Calls
-    from mainspring.workflows.history import WorkflowExecutionStarted
+    from mainspring.workflows import history
 
 EVENTS_PER_ITEM: Final = 6
 """The most events of an activity: three of its own, and those of a decision after its end."""
@@ -105,7 +105,7 @@ async def _map_activities(
         calls.mapped_events -= events
 
 
-def history_room(started: WorkflowExecutionStarted) -> int:
+def history_room(started: history.WorkflowExecutionStarted) -> int:
     """Return the events that maps may use in a run's history; the run has recorded its node's limits at its start."""
     return int(ROOM * (started.warn_events or _LIMITS.warn_events))
 
@@ -309,7 +309,7 @@ def outcome_of(call: ActivityCall, index: int, end: _End) -> Any:
 # ---- in a child run ----
 
 
-def is_part(started: WorkflowExecutionStarted) -> bool:
+def is_part(started: history.WorkflowExecutionStarted) -> bool:
     """Return whether a run is a part of a map."""
     if started.tags:
         return PART_TAG in started.tags and not started.full and started.input.startswith(PART)

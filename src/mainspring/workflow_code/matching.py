@@ -26,7 +26,7 @@ from mainspring.errors import PayloadError
 from mainspring.jobs.model import describe_failure
 from mainspring.workflows import history
 from mainspring.workflows import requests as decisions
-from mainspring.workflows.history import MarkerName, MarkerRecorded
+from mainspring.workflows.history import MarkerName
 from mainspring.workflows.history_json import RedactedPayload, same_digest, same_payload, same_values
 from mainspring.workflows.model import Parked
 
@@ -62,7 +62,7 @@ _CLOSES: Final = (
     decisions.CancelWorkflowExecution,
     decisions.ContinueAsNewWorkflowExecution,
 )
-_EVENTS: Final[dict[type[Any], tuple[type[Any], type[Any]]]] = {
+_EVENTS: Final[dict[type[Any], tuple[type[Any], ...]]] = {
     decisions.ScheduleActivityTask: (history.ActivityTaskScheduled, history.ScheduleActivityTaskFailed),
     decisions.RequestCancelActivityTask: (
         history.ActivityTaskCancelRequested,
@@ -76,14 +76,8 @@ _EVENTS: Final[dict[type[Any], tuple[type[Any], type[Any]]]] = {
         history.StartChildWorkflowExecutionFailed,
     ),
     # These are always carried out; their failure is an answer.
-    decisions.SignalExternalWorkflowExecution: (
-        history.SignalExternalWorkflowExecutionInitiated,
-        history.SignalExternalWorkflowExecutionInitiated,
-    ),
-    decisions.RequestCancelExternalWorkflowExecution: (
-        history.RequestCancelExternalWorkflowExecutionInitiated,
-        history.RequestCancelExternalWorkflowExecutionInitiated,
-    ),
+    decisions.SignalExternalWorkflowExecution: (history.SignalExternalWorkflowExecutionInitiated,),
+    decisions.RequestCancelExternalWorkflowExecution: (history.RequestCancelExternalWorkflowExecutionInitiated,),
     decisions.CompleteWorkflowExecution: (
         history.WorkflowExecutionCompleted,
         history.CompleteWorkflowExecutionFailed,
@@ -95,7 +89,7 @@ _EVENTS: Final[dict[type[Any], tuple[type[Any], type[Any]]]] = {
         history.ContinueAsNewWorkflowExecutionFailed,
     ),
 }
-"""The events of each decision: carried out, and failed."""
+"""The events of each decision: carried out, and failed if it can."""
 _NAMES: Final = ("activity_id", "timer_id", "name")
 RECORDS: Final = frozenset(event for pair in _EVENTS.values() for event in pair)
 """Events that record a command, if their ``decision_completed`` is set."""
@@ -118,9 +112,8 @@ def matches(event: Any, decision: Any, same: Same | None = None) -> bool:
 
     if (reason := _failure_of(event)) and (own := _failure_of(decision)):
         return reason == own  # whether another attempt follows is no difference of the code
-    done, failed = _EVENTS[type(decision)]
     kind = type(event)
-    if kind is not done and kind is not failed:
+    if kind not in _EVENTS[type(decision)]:
         return False
     if kind is history.ActivityTaskScheduled:
         return bool(
@@ -158,14 +151,7 @@ def _failure_of(one: Any) -> str:
     return ""
 
 
-_OTHER_RUNS: Final = frozenset(
-    {
-        history.StartChildWorkflowExecutionInitiated,
-        history.StartChildWorkflowExecutionFailed,
-        history.SignalExternalWorkflowExecutionInitiated,
-        history.RequestCancelExternalWorkflowExecutionInitiated,
-    }
-)
+_OTHER_RUNS: Final = frozenset({*history.kinds(history.Initiated), history.StartChildWorkflowExecutionFailed})
 
 
 def _same_request(event: Any, decision: Any, is_same: Callable[[bytes, bytes], bool]) -> bool:
@@ -188,14 +174,14 @@ def _same_request(event: Any, decision: Any, is_same: Callable[[bytes, bytes], b
 
 def describe_event(event: Any) -> str:
     """Return one line for a recorded command."""
-    if isinstance(event, MarkerRecorded):
+    if isinstance(event, history.MarkerRecorded):
         if event.name == MarkerName.STEP:
             return f"step #{event.number} {event.function}"
         return _describe(decisions.RecordMarker, event)
-    for kind, (done, failed) in _EVENTS.items():
-        if isinstance(event, (done, failed)):
+    for kind, records in _EVENTS.items():
+        if isinstance(event, records):
             text = _describe(kind, event)
-            return text if isinstance(event, done) else f"{text} (failed: {event.cause})"
+            return text if isinstance(event, records[0]) else f"{text} (failed: {event.cause})"
     return type(event).__name__
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from mainspring.client.options import check_short
-from mainspring.workflows.history import Event
+from mainspring.workflows.history import KINDS, Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from mainspring.client.options import Retry
     from mainspring.client.payload import Signature
-    from mainspring.workflows.history import EventBase
     from mainspring.workflows.model import Limits, Parked
     from mainspring.workflows.requests import Decision, StepResult
 
@@ -179,7 +178,7 @@ class Turn(NamedTuple):
 EVENT_BYTES: Final = 30
 """About the bytes of an event besides its value."""
 _VALUES: Final[dict[type[Any], str]] = {
-    kind: name for kind in get_args(Event) for name in ("details", "result", "input") if name in kind.__struct_fields__
+    kind: name for kind in KINDS.values() for name in ("details", "result", "input") if name in kind.__struct_fields__
 }
 """The attribute with the value of an event."""
 
@@ -195,7 +194,7 @@ class HistorySize:
         self._later: deque[tuple[int, int]] = deque()
         """The numbers and sizes of the events after it."""
 
-    def add(self, event: EventBase) -> None:
+    def add(self, event: Event) -> None:
         """Add the next event."""
         name = _VALUES.get(event.__class__)
         size = EVENT_BYTES if name is None else EVENT_BYTES + len(getattr(event, name))

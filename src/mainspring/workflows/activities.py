@@ -36,26 +36,9 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.jobs.model import JobFailure, decode_failure
 from mainspring.jobs.model import State as JobState
+from mainspring.workflows import history
 from mainspring.workflows.draft import ensure_room, schedule_decision
-from mainspring.workflows.history import (
-    STEP_TIMER,
-    ActivityTaskCanceled,
-    ActivityTaskCancelRequested,
-    ActivityTaskCompleted,
-    ActivityTaskFailed,
-    ActivityTaskScheduled,
-    ActivityTaskStarted,
-    ActivityTaskTimedOut,
-    CancelTimerFailed,
-    MarkerName,
-    MarkerRecorded,
-    RequestCancelActivityTaskFailed,
-    ScheduleActivityTaskFailed,
-    StartTimerFailed,
-    TimeoutType,
-    TimerCanceled,
-    TimerStarted,
-)
+from mainspring.workflows.history import STEP_TIMER, MarkerName, TimeoutType
 from mainspring.workflows.model import YEAR
 
 if TYPE_CHECKING:
@@ -89,7 +72,7 @@ def schedule_activity(draft: Draft, decision: ScheduleActivityTask, completed: i
     else:
         job = 0 if state.full else draft.next_id()
         event = draft.record(
-            ActivityTaskScheduled,
+            history.ActivityTaskScheduled,
             decision_completed=completed,
             activity_id=activity_id,
             function=decision.function,
@@ -113,7 +96,7 @@ def schedule_activity(draft: Draft, decision: ScheduleActivityTask, completed: i
             draft.submitted[job] = event
         return
     draft.record(
-        ScheduleActivityTaskFailed,
+        history.ScheduleActivityTaskFailed,
         decision_completed=completed,
         activity_id=activity_id,
         function=decision.function,
@@ -126,10 +109,10 @@ def request_cancel_activity(draft: Draft, decision: RequestCancelActivityTask, c
     """Request the cancellation of an activity. An unstarted one is cancelled after the list of decisions."""
     activity_id = decision.activity_id
     if activity_id in draft.state.activity_ids:
-        draft.record(ActivityTaskCancelRequested, decision_completed=completed, activity_id=activity_id)
+        draft.record(history.ActivityTaskCancelRequested, decision_completed=completed, activity_id=activity_id)
     else:
         draft.record(
-            RequestCancelActivityTaskFailed,
+            history.RequestCancelActivityTaskFailed,
             decision_completed=completed,
             activity_id=activity_id,
             cause="ACTIVITY_ID_UNKNOWN",
@@ -159,7 +142,7 @@ def canceled_before_start(draft: Draft, scheduled: int) -> None:
 
 def _cancel(draft: Draft, activity: OpenActivity) -> None:
     draft.record(
-        ActivityTaskCanceled,
+        history.ActivityTaskCanceled,
         scheduled=activity.scheduled,
         started=0,
         cancel_requested=activity.cancel_requested,
@@ -179,7 +162,9 @@ def activity_ended(draft: Draft, scheduled: int, ended: Ended) -> bool:
     started = activity.started
     if not started and (ended.term or ended.attempt):
         attempt = ended.attempt or 1
-        started = draft.record(ActivityTaskStarted, scheduled=scheduled, identity=ended.worker, attempt=attempt).id
+        started = draft.record(
+            history.ActivityTaskStarted, scheduled=scheduled, identity=ended.worker, attempt=attempt
+        ).id
     _ENDS[ended.state](draft, activity, started, ended)
     schedule_decision(draft)
     draft.brought[ended.id] = state.last - before
@@ -187,7 +172,7 @@ def activity_ended(draft: Draft, scheduled: int, ended: Ended) -> bool:
 
 
 def _completed(draft: Draft, activity: OpenActivity, started: int, ended: Ended) -> None:
-    draft.record(ActivityTaskCompleted, scheduled=activity.scheduled, started=started, result=ended.result)
+    draft.record(history.ActivityTaskCompleted, scheduled=activity.scheduled, started=started, result=ended.result)
 
 
 def _failed(draft: Draft, activity: OpenActivity, started: int, ended: Ended) -> None:
@@ -197,7 +182,11 @@ def _failed(draft: Draft, activity: OpenActivity, started: int, ended: Ended) ->
     if timeout is None:
         reason = failed.type
         draft.record(
-            ActivityTaskFailed, scheduled=activity.scheduled, started=started, reason=reason, details=ended.error
+            history.ActivityTaskFailed,
+            scheduled=activity.scheduled,
+            started=started,
+            reason=reason,
+            details=ended.error,
         )
     else:
         time_out_activity(draft, activity, timeout, ended.error)
@@ -205,7 +194,7 @@ def _failed(draft: Draft, activity: OpenActivity, started: int, ended: Ended) ->
 
 def _canceled(draft: Draft, activity: OpenActivity, started: int, ended: Ended) -> None:
     draft.record(
-        ActivityTaskCanceled,
+        history.ActivityTaskCanceled,
         scheduled=activity.scheduled,
         started=started,
         cancel_requested=activity.cancel_requested,
@@ -221,7 +210,7 @@ def _expired(draft: Draft, activity: OpenActivity, started: int, ended: Ended) -
 def time_out_activity(draft: Draft, activity: OpenActivity, timeout: TimeoutType, details: bytes = b"") -> None:
     """Record that an activity did not start or end in time."""
     draft.record(
-        ActivityTaskTimedOut,
+        history.ActivityTaskTimedOut,
         scheduled=activity.scheduled,
         started=activity.started,
         timeout=timeout,
@@ -250,7 +239,7 @@ def start_timer(draft: Draft, decision: StartTimer, completed: int) -> None:
         cause = "OPEN_TIMERS_LIMIT_EXCEEDED"
     else:
         draft.record(
-            TimerStarted,
+            history.TimerStarted,
             decision_completed=completed,
             timer_id=timer_id,
             start_to_fire=decision.start_to_fire,
@@ -259,7 +248,7 @@ def start_timer(draft: Draft, decision: StartTimer, completed: int) -> None:
             number=decision.number,
         )
         return
-    draft.record(StartTimerFailed, decision_completed=completed, timer_id=timer_id, cause=cause)
+    draft.record(history.StartTimerFailed, decision_completed=completed, timer_id=timer_id, cause=cause)
 
 
 def cancel_timer(draft: Draft, decision: CancelTimer, completed: int) -> None:
@@ -267,10 +256,15 @@ def cancel_timer(draft: Draft, decision: CancelTimer, completed: int) -> None:
     timer = draft.state.timers.get(decision.timer_id)
     if timer is None:
         draft.record(
-            CancelTimerFailed, decision_completed=completed, timer_id=decision.timer_id, cause="TIMER_ID_UNKNOWN"
+            history.CancelTimerFailed,
+            decision_completed=completed,
+            timer_id=decision.timer_id,
+            cause="TIMER_ID_UNKNOWN",
         )
     else:
-        draft.record(TimerCanceled, decision_completed=completed, timer_id=decision.timer_id, started=timer.started)
+        draft.record(
+            history.TimerCanceled, decision_completed=completed, timer_id=decision.timer_id, started=timer.started
+        )
 
 
 def wait_for_attempt(draft: Draft, retry: StepRetry) -> None:
@@ -278,10 +272,10 @@ def wait_for_attempt(draft: Draft, retry: StepRetry) -> None:
     timer_id = f"{STEP_TIMER}{retry.number}"
     earlier = draft.state.timers.get(timer_id)
     if earlier is not None:
-        draft.record(TimerCanceled, decision_completed=0, timer_id=timer_id, started=earlier.started)
+        draft.record(history.TimerCanceled, decision_completed=0, timer_id=timer_id, started=earlier.started)
     seconds = min(retry.wait_us / 1_000_000, YEAR)
     draft.record(
-        TimerStarted,
+        history.TimerStarted,
         decision_completed=0,
         timer_id=timer_id,
         start_to_fire=seconds,
@@ -294,7 +288,7 @@ def wait_for_attempt(draft: Draft, retry: StepRetry) -> None:
 def record_marker(draft: Draft, decision: RecordMarker, completed: int) -> None:
     """Record a marker of a decision."""
     draft.record(
-        MarkerRecorded,
+        history.MarkerRecorded,
         decision_completed=completed,
         name=decision.name,
         details=decision.details,
@@ -309,7 +303,7 @@ def record_marker(draft: Draft, decision: RecordMarker, completed: int) -> None:
 def record_step(draft: Draft, step: StepResult, seen: int, completion: Completion) -> None:
     """Record the result of a local step."""
     draft.record(
-        MarkerRecorded,
+        history.MarkerRecorded,
         decision_completed=0,
         name=MarkerName.STEP,
         details=step.result,

@@ -9,7 +9,7 @@ so has a scheduled decision task.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from mainspring.jobs.owners import Ended
     from mainspring.jobs.slices import JobLifecycle
     from mainspring.jobs.store import Withdrawn
+    from mainspring.workflows import history
     from mainspring.workflows.cross_run import Errand, ErrandsAside
-    from mainspring.workflows.history import ActivityTaskScheduled, Event
+    from mainspring.workflows.history import Event
     from mainspring.workflows.model import Limits
     from mainspring.workflows.observers import RunObserver
     from mainspring.workflows.reading import RunCache
@@ -85,7 +86,7 @@ class RunDraft:
     @property
     def events(self) -> list[Event]:
         """Return the events of the transaction so far."""
-        return cast("list[Event]", self.draft.events)
+        return self.draft.events
 
     @property
     def is_open(self) -> bool:
@@ -257,7 +258,7 @@ def _decision(job_id: int, run: Run, now_us: int) -> Job:
     )
 
 
-def _activity(row: RunRow, event: ActivityTaskScheduled, now_us: int) -> Job:
+def _activity(row: RunRow, event: history.ActivityTaskScheduled, now_us: int) -> Job:
     options = decode_options(event.options) if event.options else _NO_OPTIONS
     return Job(
         event.job,

@@ -8,10 +8,10 @@ from mainspring.jobs.model import failure
 from mainspring.namespaces import ANY
 from mainspring.workflows import (
     execution,
+    history,
     other_runs,
 )
 from mainspring.workflows.changes import RunDraft
-from mainspring.workflows.history import WorkflowExecutionContinuedAsNew, WorkflowExecutionStarted
 from mainspring.workflows.model import Status
 from mainspring.workflows.reading import Run, Unread, are_workflows, find_unbegun, load, run_of, store_early
 from mainspring.workflows.requests import ContinueAsNewWorkflowExecution, Reached
@@ -119,12 +119,12 @@ async def _move_open(changes: RunChanges, found: RunDraft, version: str) -> Move
     if fault := await changes.lacks(found, 0):
         return Moved("unread", run, root, fault=fault)
     (started, *_) = await changes.events_after(found, 0) or found.events
-    assert isinstance(started, WorkflowExecutionStarted)
+    assert isinstance(started, history.WorkflowExecutionStarted)
     decision = ContinueAsNewWorkflowExecution(0, started.input, version)
     other_runs.continue_as_new(found.draft, decision, 0)
     await begin_next_run(changes, found, decision)
     event = found.events[-1]
-    assert isinstance(event, WorkflowExecutionContinuedAsNew)
+    assert isinstance(event, history.WorkflowExecutionContinuedAsNew)
     return Moved("moved", event.new_run, root)
 
 

@@ -24,26 +24,16 @@ from typing import Final
 import msgspec
 
 from mainspring.jobs.owners import Ended  # noqa: TC001 - msgspec reads the annotations
-from mainspring.workflows.history import (
-    ChildPolicy,
-    RequestCancelExternalWorkflowExecutionInitiated,
-    SignalExternalWorkflowExecutionInitiated,
-    StartChildWorkflowExecutionInitiated,
-    WorkflowExecutionCanceled,
-    WorkflowExecutionCompleted,
-    WorkflowExecutionFailed,
-    WorkflowExecutionTerminated,
-    WorkflowExecutionTimedOut,
-)
+from mainspring.workflows import history
 
 CHILD_POLICY_APPLIED: Final = "CHILD_POLICY_APPLIED"
 
 Close = (
-    WorkflowExecutionCompleted
-    | WorkflowExecutionFailed
-    | WorkflowExecutionTimedOut
-    | WorkflowExecutionCanceled
-    | WorkflowExecutionTerminated
+    history.WorkflowExecutionCompleted
+    | history.WorkflowExecutionFailed
+    | history.WorkflowExecutionTimedOut
+    | history.WorkflowExecutionCanceled
+    | history.WorkflowExecutionTerminated
 )
 
 
@@ -58,7 +48,7 @@ class ErrandBase(msgspec.Struct, array_like=True, frozen=True, gc=False, tag_fie
 class StartChild(ErrandBase, frozen=True, tag=1):
     """Begin a child of the source."""
 
-    initiated: StartChildWorkflowExecutionInitiated
+    initiated: history.StartChildWorkflowExecutionInitiated
 
 
 class EndChild(ErrandBase, frozen=True, tag=2):
@@ -75,13 +65,13 @@ class EndChild(ErrandBase, frozen=True, tag=2):
 class SignalOther(ErrandBase, frozen=True, tag=3):
     """Send a signal of the source to another run."""
 
-    initiated: SignalExternalWorkflowExecutionInitiated
+    initiated: history.SignalExternalWorkflowExecutionInitiated
 
 
 class CancelOther(ErrandBase, frozen=True, tag=4):
     """Ask another run to cancel itself."""
 
-    initiated: RequestCancelExternalWorkflowExecutionInitiated
+    initiated: history.RequestCancelExternalWorkflowExecutionInitiated
 
 
 class ApplyPolicy(ErrandBase, frozen=True, tag=5):
@@ -90,7 +80,7 @@ class ApplyPolicy(ErrandBase, frozen=True, tag=5):
     child: int
     initiated: int
     """The event of the source that initiated the child."""
-    policy: ChildPolicy
+    policy: history.ChildPolicy
 
 
 class RecordEnd(ErrandBase, frozen=True, tag=6):

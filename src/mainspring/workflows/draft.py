@@ -59,22 +59,7 @@ from mainspring.workflows.cross_run import (
     SignalOther,
     StartChild,
 )
-from mainspring.workflows.history import (
-    ActivityTaskScheduled,
-    ActivityTaskStarted,
-    ChildPolicy,
-    DecisionTaskScheduled,
-    DecisionTaskStarted,
-    DecisionTaskTimedOut,
-    EventBase,
-    RequestCancelExternalWorkflowExecutionInitiated,
-    SignalExternalWorkflowExecutionInitiated,
-    StartChildWorkflowExecutionInitiated,
-    TimeoutType,
-    WorkflowExecutionContinuedAsNew,
-    WorkflowExecutionTerminated,
-    WorkflowExecutionTimedOut,
-)
+from mainspring.workflows.history import ChildPolicy, TimeoutType, kinds
 from mainspring.workflows.machines import illegal
 from mainspring.workflows.model import SEMANTICS, UNKNOWN_BUILD, Limits, Parked, Parking, State
 
@@ -86,7 +71,7 @@ if TYPE_CHECKING:
     from mainspring.workflows.model import Definition, OpenChild
 
 
-def apply(state: State, event: EventBase) -> None:
+def apply(state: State, event: history.Event) -> None:
     """Apply the next event to a state; raise IllegalTransitionError if it is not legal there."""
     kind = event.__class__
     if event.id != state.last + 1:
@@ -102,7 +87,7 @@ def apply(state: State, event: EventBase) -> None:
         state.last_trigger = event.id
 
 
-def fold(events: Iterable[EventBase], state: State | None = None) -> State:
+def fold(events: Iterable[history.Event], state: State | None = None) -> State:
     """Return the state after further events; without a state, after all events of a run."""
     if state is None:
         state = State()
@@ -111,73 +96,24 @@ def fold(events: Iterable[EventBase], state: State | None = None) -> State:
     return state
 
 
-def _record_only(_state: State, _event: EventBase) -> None:
+def _record_only(_state: State, _event: history.Event) -> None:
     """Apply an event that changes nothing else."""
 
 
-def _refuse(_state: State, event: EventBase) -> None:
-    raise illegal(event, "is never recorded: this service runs no lambda functions")
-
-
-_REFUSED_DECISIONS: Final[tuple[type[EventBase], ...]] = (
-    history.CompleteWorkflowExecutionFailed,
-    history.FailWorkflowExecutionFailed,
-    history.CancelWorkflowExecutionFailed,
-    history.ContinueAsNewWorkflowExecutionFailed,
-    history.ScheduleActivityTaskFailed,
-    history.RequestCancelActivityTaskFailed,
-    history.RecordMarkerFailed,
-    history.StartTimerFailed,
-    history.CancelTimerFailed,
-    history.ScheduleLambdaFunctionFailed,
-)
-_NEVER_RECORDED: Final[tuple[type[EventBase], ...]] = (
-    history.LambdaFunctionScheduled,
-    history.LambdaFunctionStarted,
-    history.LambdaFunctionCompleted,
-    history.LambdaFunctionFailed,
-    history.LambdaFunctionTimedOut,
-    history.StartLambdaFunctionFailed,
-)
-
-_FOLDS: Final[dict[type[EventBase], Callable[[State, Any], None]]] = {
+_FOLDS: Final[dict[type[history.Event], Callable[[State, Any], None]]] = {
     **machines.EXECUTION_FOLDS,
     **machines.DECISION_FOLDS,
     **machines.ACTIVITY_FOLDS,
     **machines.TIMER_FOLDS,
     **machines.CHILD_FOLDS,
     **machines.REQUEST_FOLDS,
-    **dict.fromkeys(_REFUSED_DECISIONS, _record_only),
-    **dict.fromkeys(_NEVER_RECORDED, _refuse),
+    **dict.fromkeys(kinds(history.Refused), _record_only),
 }
 
-TRIGGERS: Final[frozenset[type[EventBase]]] = frozenset(
-    {
-        history.WorkflowExecutionStarted,
-        history.WorkflowExecutionSignaled,
-        history.WorkflowExecutionCancelRequested,
-        history.ActivityTaskCompleted,
-        history.ActivityTaskFailed,
-        history.ActivityTaskTimedOut,
-        history.ActivityTaskCanceled,
-        history.TimerFired,
-        history.StartChildWorkflowExecutionFailed,
-        history.ChildWorkflowExecutionStarted,
-        history.ChildWorkflowExecutionCompleted,
-        history.ChildWorkflowExecutionFailed,
-        history.ChildWorkflowExecutionTimedOut,
-        history.ChildWorkflowExecutionCanceled,
-        history.ChildWorkflowExecutionTerminated,
-        history.SignalExternalWorkflowExecutionFailed,
-        history.ExternalWorkflowExecutionSignaled,
-        history.RequestCancelExternalWorkflowExecutionFailed,
-        history.ExternalWorkflowExecutionCancelRequested,
-        *_REFUSED_DECISIONS,
-    }
-)
-"""The events that ask for a decision: the decider needs them and did not cause them. Refused decisions are such events."""
+TRIGGERS: Final = frozenset(kind for kind in kinds(history.Event) if kind.triggers)
+"""The events that ask for a decision. Refused decisions are such events."""
 
-E = TypeVar("E", bound=EventBase)
+E = TypeVar("E", bound=history.Event)
 
 
 class Draft:
@@ -223,8 +159,8 @@ class Draft:
         self.limits = limits
         self.base = state.last
         """The last event before this transaction."""
-        self.events: list[EventBase] = []
-        self.submitted: dict[int, ActivityTaskScheduled] = {}
+        self.events: list[history.Event] = []
+        self.submitted: dict[int, history.ActivityTaskScheduled] = {}
         """The new jobs, by their ids."""
         self.withdrawn: list[int] = []
         """Jobs to be deleted in any state, because their activities or the run have closed otherwise."""
@@ -263,25 +199,27 @@ class Draft:
             self.withdrawn.append(job)
 
 
-_POLICY_APPLIES: Final = (WorkflowExecutionTerminated, WorkflowExecutionTimedOut)
+_POLICY_APPLIES: Final = (history.WorkflowExecutionTerminated, history.WorkflowExecutionTimedOut)
 
 
-def after_initiated(draft: Draft, event: EventBase) -> None:
+def after_initiated(draft: Draft, event: history.Event) -> None:
     """Add the errand of an initiated child, signal or cancel request."""
     state = draft.state
     source = (state.run, state.namespace, state.workflow_id)
     match event:
-        case StartChildWorkflowExecutionInitiated():
+        case history.StartChildWorkflowExecutionInitiated():
             draft.errands.append(StartChild(*source, event))
-        case SignalExternalWorkflowExecutionInitiated():
+        case history.SignalExternalWorkflowExecutionInitiated():
             draft.errands.append(SignalOther(*source, event))
-        case RequestCancelExternalWorkflowExecutionInitiated():
+        case history.RequestCancelExternalWorkflowExecutionInitiated():
             draft.errands.append(CancelOther(*source, event))
         case _:
             raise TypeError(f"{type(event).__name__} initiates nothing")
 
 
-def after_close(draft: Draft, close: EventBase, children: Iterable[OpenChild], override: ChildPolicy | None) -> None:
+def after_close(
+    draft: Draft, close: history.Event, children: Iterable[OpenChild], override: ChildPolicy | None
+) -> None:
     """Add the errands of a run's close. ``children`` were open; ``override`` replaces their policies."""
     state = draft.state
     source = (state.run, state.namespace, state.workflow_id)
@@ -292,9 +230,9 @@ def after_close(draft: Draft, close: EventBase, children: Iterable[OpenChild], o
             policy = own if override is None else override
             if policy is not ChildPolicy.ABANDON:
                 draft.errands.append(ApplyPolicy(*source, child.run, child.initiated, policy))
-    if not state.parent_run or isinstance(close, WorkflowExecutionContinuedAsNew):
+    if not state.parent_run or isinstance(close, history.WorkflowExecutionContinuedAsNew):
         return
-    if isinstance(close, WorkflowExecutionTerminated) and close.cause == CHILD_POLICY_APPLIED:
+    if isinstance(close, history.WorkflowExecutionTerminated) and close.cause == CHILD_POLICY_APPLIED:
         return  # the parent is closed
     assert isinstance(close, Close)
     ended = EndChild(*source, state.parent_run, state.parent_initiated, state.type, state.version, close)
@@ -308,24 +246,24 @@ def schedule_decision(draft: Draft) -> None:
         return
     if state.full:
         draft.record(
-            DecisionTaskScheduled,
+            history.DecisionTaskScheduled,
             task_list=state.task_list,
             task_priority=state.task_priority,
             start_to_close=state.task_timeout,
         )
     else:
-        draft.record(DecisionTaskScheduled)
+        draft.record(history.DecisionTaskScheduled)
 
 
 def start_decision(draft: Draft, identity: str = "") -> None:
     """Start the scheduled decision task. In a lean history that belongs to its first record."""
-    draft.record(DecisionTaskStarted, scheduled=draft.state.scheduled, identity=identity)
+    draft.record(history.DecisionTaskStarted, scheduled=draft.state.scheduled, identity=identity)
 
 
 def time_out_decision(draft: Draft, timeout: TimeoutType) -> None:
     """Close a decision task that was not started or not completed in time, and schedule another one; only in a full history."""
     state = draft.state
-    draft.record(DecisionTaskTimedOut, scheduled=state.scheduled, started=state.started, timeout=timeout)
+    draft.record(history.DecisionTaskTimedOut, scheduled=state.scheduled, started=state.started, timeout=timeout)
     schedule_decision(draft)
 
 
@@ -420,7 +358,9 @@ def _release(parking: Parking) -> None:
 _UNCOUNTED: Final = (Event.RELEASE, Event.SNOOZE)
 
 
-def close(draft: Draft, kind: type[EventBase], *, children: ChildPolicy | None = None, **attributes: object) -> None:
+def close(
+    draft: Draft, kind: type[history.Event], *, children: ChildPolicy | None = None, **attributes: object
+) -> None:
     """Record the event that closes a run, which is not parked any more.
 
     The jobs of its open activities are deleted, except those of abandoned activities: they go on, and nothing records their ends.
@@ -455,7 +395,7 @@ def terminate_full(draft: Draft) -> None:
     state = draft.state
     reason = f"the history has {state.last} events; the limit is {draft.limits.events}"
     policy = state.child_policy
-    close(draft, WorkflowExecutionTerminated, cause=EVENT_LIMIT_EXCEEDED, reason=reason, child_policy=policy)
+    close(draft, history.WorkflowExecutionTerminated, cause=EVENT_LIMIT_EXCEEDED, reason=reason, child_policy=policy)
 
 
 def takes_requests(draft: Draft) -> bool:
@@ -502,12 +442,12 @@ def start_full_activity(draft: Draft, scheduled: int, identity: str = "") -> boo
     activity = draft.state.activities.get(scheduled)
     if activity is None or activity.started or not ensure_room(draft, 1):
         return False
-    draft.record(ActivityTaskStarted, scheduled=scheduled, identity=identity)
+    draft.record(history.ActivityTaskStarted, scheduled=scheduled, identity=identity)
     return True
 
 
 def close_full_activity(
-    draft: Draft, kind: type[EventBase], scheduled: int, started: int, **attributes: object
+    draft: Draft, kind: type[history.Event], scheduled: int, started: int, **attributes: object
 ) -> bool:
     """Record how a started activity has ended: completed, failed or canceled."""
     activity = draft.state.activities.get(scheduled)

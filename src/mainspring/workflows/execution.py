@@ -46,6 +46,7 @@ from mainspring.quantities import format_size
 from mainspring.sizes import CANNOT_READ
 from mainspring.workflows import (
     activities,
+    history,
     other_runs,
     requests,
 )
@@ -59,22 +60,7 @@ from mainspring.workflows.draft import (
     start_decision,
     takes_requests,
 )
-from mainspring.workflows.history import (
-    CancelWorkflowExecutionFailed,
-    ChildPolicy,
-    CompleteWorkflowExecutionFailed,
-    ContinueAsNewWorkflowExecutionFailed,
-    DecisionTaskCompleted,
-    FailWorkflowExecutionFailed,
-    WorkflowExecutionCanceled,
-    WorkflowExecutionCancelRequested,
-    WorkflowExecutionCompleted,
-    WorkflowExecutionFailed,
-    WorkflowExecutionSignaled,
-    WorkflowExecutionStarted,
-    WorkflowExecutionTerminated,
-    WorkflowExecutionTimedOut,
-)
+from mainspring.workflows.history import ChildPolicy
 from mainspring.workflows.model import YEAR, Status
 from mainspring.workflows.other_runs import cancel_waiting
 from mainspring.workflows.requests import (
@@ -90,7 +76,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from mainspring.workflows.draft import Draft
-    from mainspring.workflows.history import EventBase
+    from mainspring.workflows.history import Event
     from mainspring.workflows.model import State
     from mainspring.workflows.requests import Completion, Decision, DecisionBase, RequestVerdict, Signal, StepResult
 
@@ -121,7 +107,7 @@ def begin_run(
     """Begin a run and ask for its first decision. ``timeout`` is at most the limit of the node, which 0 stands for."""
     longest = draft.limits.timeout
     draft.record(
-        WorkflowExecutionStarted,
+        history.WorkflowExecutionStarted,
         type=type,
         version=version,
         input=input,
@@ -157,7 +143,7 @@ def signal(draft: Draft, request: Signal, **external: object) -> Reached:
     if not takes_requests(draft) or not ensure_room(draft, 2):
         return reached(draft, "full")
     event = draft.record(
-        WorkflowExecutionSignaled, name=request.name, input=request.input, request=request.request, **external
+        history.WorkflowExecutionSignaled, name=request.name, input=request.input, request=request.request, **external
     )
     schedule_decision(draft)
     return reached(draft, "recorded", event.id)
@@ -175,7 +161,9 @@ def request_cancel(draft: Draft, *, reason: str = "", request: int = 0, cause: s
         return reached(draft, "closed")
     if (state.cancel_requested and not takes_requests(draft)) or not ensure_room(draft, 2):
         return reached(draft, "full")
-    event = draft.record(WorkflowExecutionCancelRequested, cause=cause, reason=reason, request=request, **external)
+    event = draft.record(
+        history.WorkflowExecutionCancelRequested, cause=cause, reason=reason, request=request, **external
+    )
     if state.begin_us > draft.now_us:
         cancel_waiting(draft, reason)
     schedule_decision(draft)
@@ -197,7 +185,7 @@ def terminate(
     policy = state.child_policy if children is None else children
     close(
         draft,
-        WorkflowExecutionTerminated,
+        history.WorkflowExecutionTerminated,
         children=children,
         cause=cause,
         reason=reason,
@@ -209,7 +197,7 @@ def terminate(
 
 def time_out_run(draft: Draft) -> None:
     """Close a run that has lasted longer than its execution timeout."""
-    close(draft, WorkflowExecutionTimedOut, child_policy=draft.state.child_policy)
+    close(draft, history.WorkflowExecutionTimedOut, child_policy=draft.state.child_policy)
 
 
 def reached(draft: Draft, verdict: RequestVerdict, event: int = 0) -> Reached:
@@ -223,14 +211,14 @@ def reached(draft: Draft, verdict: RequestVerdict, event: int = 0) -> Reached:
 
 def complete_run(draft: Draft, decision: CompleteWorkflowExecution, completed: int) -> None:
     """Close a run with a result."""
-    close(draft, WorkflowExecutionCompleted, decision_completed=completed, result=decision.result)
+    close(draft, history.WorkflowExecutionCompleted, decision_completed=completed, result=decision.result)
 
 
 def fail_run(draft: Draft, decision: FailWorkflowExecution, completed: int) -> None:
     """Close a run as failed."""
     close(
         draft,
-        WorkflowExecutionFailed,
+        history.WorkflowExecutionFailed,
         decision_completed=completed,
         reason=decision.reason,
         details=decision.details,
@@ -241,7 +229,7 @@ def cancel_run(draft: Draft, decision: CancelWorkflowExecution, completed: int) 
     """Close a run as cancelled. Its clients get the reason of the request, unless the decision has other details."""
     reason = "" if draft.state.full else draft.state.cancel_reason
     details = decision.details or (failure("Cancelled", reason) if reason else b"")
-    close(draft, WorkflowExecutionCanceled, decision_completed=completed, details=details)
+    close(draft, history.WorkflowExecutionCanceled, decision_completed=completed, details=details)
 
 
 def refuse_close(draft: Draft, decision: Decision, completed: int) -> None:
@@ -249,11 +237,11 @@ def refuse_close(draft: Draft, decision: Decision, completed: int) -> None:
     draft.record(REFUSED[decision.__class__], decision_completed=completed, cause=UNHANDLED_DECISION)
 
 
-REFUSED: Final[Mapping[type[DecisionBase], type[EventBase]]] = {
-    CompleteWorkflowExecution: CompleteWorkflowExecutionFailed,
-    FailWorkflowExecution: FailWorkflowExecutionFailed,
-    CancelWorkflowExecution: CancelWorkflowExecutionFailed,
-    ContinueAsNewWorkflowExecution: ContinueAsNewWorkflowExecutionFailed,
+REFUSED: Final[Mapping[type[DecisionBase], type[Event]]] = {
+    CompleteWorkflowExecution: history.CompleteWorkflowExecutionFailed,
+    FailWorkflowExecution: history.FailWorkflowExecutionFailed,
+    CancelWorkflowExecution: history.CancelWorkflowExecutionFailed,
+    ContinueAsNewWorkflowExecution: history.ContinueAsNewWorkflowExecutionFailed,
 }
 """The decisions that close a run, with the events that are recorded in place of the close."""
 
@@ -450,7 +438,7 @@ def _record_decisions(draft: Draft, completion: Completion, seen: int, *, unseen
     if not state.started:
         start_decision(draft, completion.identity)
     completed = draft.record(
-        DecisionTaskCompleted,
+        history.DecisionTaskCompleted,
         scheduled=state.scheduled,
         started=state.started,
         seen=0 if state.full else seen,

@@ -22,12 +22,12 @@ from msgspec.structs import replace
 
 from mainspring.errors import UsageError
 from mainspring.workflows import history
-from mainspring.workflows.history import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from mainspring.workflows.history import EventBase
+    from mainspring.workflows.history import Event
+
 
 DIGEST_VERSION: Final = 1
 _VERSION_BITS: Final = 4
@@ -263,7 +263,7 @@ def event_from_json(row: Any) -> Event:
                 hidden[field.name] = value
                 value = bytes(value)
         values.append(value)
-    event: Event = msgspec.convert(values, Event, strict=False)
+    event = msgspec.convert(values, history.KINDS[kind], strict=False)
     return replace(event, **hidden) if hidden else event
 
 
@@ -277,18 +277,12 @@ def _bytes_from_json(value: Any) -> bytes:
     raise ValueError(f"bytes are text, base64 or redacted, not {value!r:.60}")
 
 
-_TYPES: Final[Mapping[str, Any]] = {kind.__name__: kind for kind in Event.__args__}
-_FIELDS: Final = {name: msgspec.structs.fields(kind) for name, kind in _TYPES.items()}
-_TAGS: Final = {name: kind.__struct_config__.tag for name, kind in _TYPES.items()}
+_FIELDS: Final = {name: msgspec.structs.fields(kind) for name, kind in history.KINDS.items()}
+_TAGS: Final = {name: kind.__struct_config__.tag for name, kind in history.KINDS.items()}
 _KEPT: Final = frozenset({"function", "options"})
 """Values of bytes that are no payloads."""
 _ERRORS: Final = frozenset({"details", "failure"})
 """Payloads that may be errors."""
-_TEXTS: Final[Mapping[type[Any], str]] = {
-    history.WorkflowExecutionCancelRequested: "reason",
-    history.WorkflowExecutionTerminated: "reason",
-}
-"""Texts of clients. The reasons of failures are names of types."""
 
 
 # ---- redaction ----
@@ -311,7 +305,7 @@ def redacted_event(event: Event) -> Event:
             placeholder = without_values(value, is_error=is_error)
             if placeholder != value:
                 changed[field.name] = RedactedPayload(placeholder, len(value), digest_of(canonical(value)))
-    if (text := _TEXTS.get(type(event))) is not None and getattr(event, text):
+    if (text := event.client_text) and getattr(event, text):  # the reasons of failures are names of types
         changed[text] = ""
     return replace(event, **changed) if changed else event
 
@@ -350,12 +344,10 @@ def swf_event(event: Event, *, native: bool = False) -> dict[str, Any]:
     """Return an event as SWF's API writes it in JSON. With ``native``, add the attributes that SWF does not have."""
     kind = type(event).__name__
     attributes: dict[str, Any] = {}
-    renamed = _RENAMED.get(type(event), _NOTHING)
-    own = _OWN.get(type(event), _NO_NAMES)
     for field in type(event).__struct_fields__[_HEAD:]:
         value = getattr(event, field)
-        name = renamed.get(field) or _NAMES.get(field)
-        if name is None or field in own:
+        name = event.swf_names.get(field) or _NAMES.get(field)
+        if name is None or field in event.own:
             if native and value not in _EMPTY:
                 attributes[_camel(field)] = _CONVERTED.get(field, _plain)(value)
         elif value not in _EMPTY or name.endswith(_REQUIRED):
@@ -403,8 +395,6 @@ _HEAD: Final = 2
 _EMPTY: Final[tuple[Any, ...]] = (0, "", b"", (), False)
 _REQUIRED: Final = "!"
 """The last character of a name that SWF's API requires."""
-_NOTHING: Final[Mapping[str, str]] = {}
-_NO_NAMES: Final[frozenset[str]] = frozenset()
 
 _NAMES: Final[Mapping[str, str]] = {
     "activity_id": "activityId!",
@@ -448,46 +438,7 @@ _NAMES: Final[Mapping[str, str]] = {
     "type": "workflowType.name!",
     "version": "workflowType.version!",
 }
-"""SWF's names of attributes in all events but those of `_RENAMED`; other attributes are not in SWF."""
-
-_ACTIVITY_VERSION: Final = {"version": "activityType.version!"}
-_SIGNAL: Final = {"name": "signalName!"}
-_MARKER: Final = {"name": "markerName!"}
-_LAMBDA: Final = {"name": "name!"}
-_EXECUTION: Final = {"workflow_id": "workflowExecution.workflowId!", "run": "workflowExecution.runId!"}
-_ADDRESS: Final = {"workflow_id": "workflowId!", "run": "runId"}
-
-_RENAMED: Final[Mapping[type[EventBase], Mapping[str, str]]] = {
-    history.ActivityTaskScheduled: _ACTIVITY_VERSION,
-    history.ScheduleActivityTaskFailed: _ACTIVITY_VERSION,
-    history.WorkflowExecutionSignaled: _SIGNAL,
-    history.MarkerRecorded: _MARKER,
-    history.RecordMarkerFailed: _MARKER,
-    history.LambdaFunctionScheduled: _LAMBDA,
-    history.ScheduleLambdaFunctionFailed: _LAMBDA,
-    history.StartChildWorkflowExecutionInitiated: {"workflow_id": "workflowId!"},
-    history.StartChildWorkflowExecutionFailed: {"workflow_id": "workflowId!"},
-    history.ChildWorkflowExecutionStarted: _EXECUTION,
-    history.ChildWorkflowExecutionCompleted: _EXECUTION,
-    history.ChildWorkflowExecutionFailed: _EXECUTION,
-    history.ChildWorkflowExecutionTimedOut: _EXECUTION,
-    history.ChildWorkflowExecutionCanceled: _EXECUTION,
-    history.ChildWorkflowExecutionTerminated: _EXECUTION,
-    history.ExternalWorkflowExecutionSignaled: _EXECUTION,
-    history.ExternalWorkflowExecutionCancelRequested: _EXECUTION,
-    history.SignalExternalWorkflowExecutionInitiated: _ADDRESS | _SIGNAL,
-    history.SignalExternalWorkflowExecutionFailed: _ADDRESS,
-    history.RequestCancelExternalWorkflowExecutionInitiated: _ADDRESS,
-    history.RequestCancelExternalWorkflowExecutionFailed: _ADDRESS,
-}
-
-_OWN: Final[Mapping[type[EventBase], frozenset[str]]] = {
-    history.ChildWorkflowExecutionTerminated: frozenset({"reason"}),
-    history.RequestCancelExternalWorkflowExecutionInitiated: frozenset({"reason"}),
-    history.WorkflowExecutionCancelRequested: frozenset({"reason"}),
-    history.MarkerRecorded: frozenset({"function"}),
-}
-"""Attributes that other events have in SWF."""
+"""SWF's names of attributes unless an event has others (``swf_names``); other attributes are not in SWF."""
 
 _CONVERTED: Final[Mapping[str, Callable[[Any], Any]]] = {
     "continued_run": str,

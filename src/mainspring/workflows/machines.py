@@ -3,123 +3,42 @@
 A machine's table has, for each phase and event that may meet, the next phase. Everything else is a defect of Mainspring itself
 and raises. A late but harmless request is no event: the rules (`execution` and others) list these with the reasons.
 
-**The execution** begins, takes requests, and closes once. A closed run takes no event; `fold` guards that. Its open tasks,
-timers and
-children vanish without events.
+**The execution** begins, takes signals and cancel requests, and closes once, by a `history.Close`. A closed run takes no event;
+`fold` guards that. Its open tasks, timers and children vanish without events.
 
-| phase | event | next phase |
-|---|---|---|
-| none | WorkflowExecutionStarted | OPEN |
-| OPEN | WorkflowExecutionSignaled, WorkflowExecutionCancelRequested | OPEN |
-| OPEN | WorkflowExecutionCompleted | COMPLETED |
-| OPEN | WorkflowExecutionFailed | FAILED |
-| OPEN | WorkflowExecutionCanceled | CANCELED |
-| OPEN | WorkflowExecutionTerminated | TERMINATED |
-| OPEN | WorkflowExecutionContinuedAsNew | CONTINUED_AS_NEW |
-| OPEN | WorkflowExecutionTimedOut | TIMED_OUT |
-
-**Decision tasks**: at most one is scheduled and one is started. A lean history has DecisionTaskStarted right before the first
-record of
-the decision, and no DecisionTaskTimedOut.
-
-| phase | event | next phase |
-|---|---|---|
-| NONE | DecisionTaskScheduled | SCHEDULED |
-| SCHEDULED | DecisionTaskStarted | STARTED |
-| SCHEDULED | DecisionTaskTimedOut (schedule to start) | NONE |
-| STARTED | DecisionTaskScheduled | WAITING: another one is scheduled behind it |
-| STARTED | DecisionTaskCompleted, DecisionTaskTimedOut | NONE |
-| WAITING | DecisionTaskCompleted, DecisionTaskTimedOut | SCHEDULED |
+**Decision tasks**: at most one is scheduled and one is started; another one that is scheduled meanwhile waits. A lean history has
+the start of a task right before the first record of the decision, and no timeouts of tasks.
 
 **An activity**, from its schedule to its only end. Its id may be used again after that.
 
-| phase | event | next phase |
-|---|---|---|
-| SCHEDULED | ActivityTaskStarted | STARTED |
-| SCHEDULED | ActivityTaskTimedOut, ActivityTaskCanceled | CLOSED |
-| STARTED | ActivityTaskCompleted, ActivityTaskFailed, ActivityTaskTimedOut, ActivityTaskCanceled | CLOSED |
-| SCHEDULED, STARTED | ActivityTaskCancelRequested | the same |
-
 **A timer**, from its start until it fires or is cancelled. Its id may be used again after that.
 
-**A child**, as its parent's history shows it. A refused decision is StartChildWorkflowExecutionFailed without an initiated
-event, and
-concerns no machine.
-
-| phase | event | next phase |
-|---|---|---|
-| INITIATED | ChildWorkflowExecutionStarted | STARTED |
-| INITIATED | StartChildWorkflowExecutionFailed | CLOSED |
-| STARTED | ChildWorkflowExecutionCompleted, …Failed, …TimedOut, …Canceled, …Terminated | CLOSED |
+**A child**, as its parent's history shows it. A refused decision is a failure without an initiated event: it concerns no machine.
 
 **A signal or a cancel request to another run** is initiated, and answered once.
-
-| phase | event | next phase |
-|---|---|---|
-| INITIATED | ExternalWorkflowExecutionSignaled, SignalExternalWorkflowExecutionFailed | CLOSED |
-| INITIATED | ExternalWorkflowExecutionCancelRequested, RequestCancelExternalWorkflowExecutionFailed | CLOSED |
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mainspring.errors import IllegalTransitionError
 from mainspring.jobs.model import describe_failure
-from mainspring.workflows.history import (
-    ActivityTaskCanceled,
-    ActivityTaskCancelRequested,
-    ActivityTaskCompleted,
-    ActivityTaskFailed,
-    ActivityTaskScheduled,
-    ActivityTaskStarted,
-    ActivityTaskTimedOut,
-    ChildWorkflowExecutionCanceled,
-    ChildWorkflowExecutionCompleted,
-    ChildWorkflowExecutionFailed,
-    ChildWorkflowExecutionStarted,
-    ChildWorkflowExecutionTerminated,
-    ChildWorkflowExecutionTimedOut,
-    DecisionTaskCompleted,
-    DecisionTaskScheduled,
-    DecisionTaskStarted,
-    DecisionTaskTimedOut,
-    EventBase,
-    ExternalWorkflowExecutionCancelRequested,
-    ExternalWorkflowExecutionSignaled,
-    MarkerRecorded,
-    RequestCancelExternalWorkflowExecutionFailed,
-    RequestCancelExternalWorkflowExecutionInitiated,
-    SignalExternalWorkflowExecutionFailed,
-    SignalExternalWorkflowExecutionInitiated,
-    StartChildWorkflowExecutionFailed,
-    StartChildWorkflowExecutionInitiated,
-    TimerCanceled,
-    TimerFired,
-    TimerStarted,
-    WorkflowExecutionCanceled,
-    WorkflowExecutionCancelRequested,
-    WorkflowExecutionCompleted,
-    WorkflowExecutionContinuedAsNew,
-    WorkflowExecutionFailed,
-    WorkflowExecutionSignaled,
-    WorkflowExecutionStarted,
-    WorkflowExecutionTerminated,
-    WorkflowExecutionTimedOut,
-)
+from mainspring.workflows import history
+from mainspring.workflows.history import Event, handlers_by_kind, kinds
 from mainspring.workflows.model import REQUESTS_KEPT, OpenActivity, OpenChild, OpenTimer, Status
 
 if TYPE_CHECKING:
     from mainspring.workflows.model import State
 
 P = TypeVar("P", bound=Enum)
-Folds = Mapping[type[EventBase], Callable[..., None]]
+Folds = Mapping[type[Event], Callable[..., None]]
 """The effects of a machine's events on a state, by the events' classes."""
 
 
-def transition(table: Mapping[tuple[P, type[EventBase]], P], phase: P, event: EventBase) -> P:
+def transition(table: Mapping[tuple[P, type[Event]], P], phase: P, event: Event) -> P:
     """Return the phase after an event; raise IllegalTransitionError if the table has no such transition."""
     following = table.get((phase, event.__class__))
     if following is None:
@@ -127,22 +46,15 @@ def transition(table: Mapping[tuple[P, type[EventBase]], P], phase: P, event: Ev
     return following
 
 
-def illegal(event: EventBase, why: str) -> IllegalTransitionError:
+def illegal(event: Event, why: str) -> IllegalTransitionError:
     """Return the error for an event that the state does not allow."""
     return IllegalTransitionError(f"{type(event).__name__} (event {event.id}) {why}")
 
 
-CLOSES: Final[dict[type[EventBase], Status]] = {
-    WorkflowExecutionCompleted: Status.COMPLETED,
-    WorkflowExecutionFailed: Status.FAILED,
-    WorkflowExecutionCanceled: Status.CANCELED,
-    WorkflowExecutionTerminated: Status.TERMINATED,
-    WorkflowExecutionContinuedAsNew: Status.CONTINUED_AS_NEW,
-    WorkflowExecutionTimedOut: Status.TIMED_OUT,
-}
+CLOSES: Final[dict[type[Event], Status]] = {kind: Status[kind.status] for kind in kinds(history.Close)}
 
 
-def _execution_begun(state: State, event: WorkflowExecutionStarted) -> None:
+def _execution_begun(state: State, event: history.WorkflowExecutionStarted) -> None:
     if state.last:
         raise illegal(event, "is not the first")
     state.run = event.run
@@ -172,12 +84,12 @@ def _execution_begun(state: State, event: WorkflowExecutionStarted) -> None:
         state.requests[request] = None
 
 
-def _execution_signaled(state: State, event: WorkflowExecutionSignaled) -> None:
+def _execution_signaled(state: State, event: history.WorkflowExecutionSignaled) -> None:
     if event.request:
         _execution_remember(state, event.request)
 
 
-def _execution_cancel_requested(state: State, event: WorkflowExecutionCancelRequested) -> None:
+def _execution_cancel_requested(state: State, event: history.WorkflowExecutionCancelRequested) -> None:
     state.cancel_requested = event.id
     state.cancel_reason = state.cancel_reason or event.reason
     if event.request:
@@ -191,7 +103,7 @@ def _execution_remember(state: State, request: int) -> None:
         del requests[next(iter(requests))]
 
 
-def _execution_closed(state: State, event: EventBase) -> None:
+def _execution_closed(state: State, event: history.Close) -> None:
     state.status = int(CLOSES[event.__class__])
     state.closed_us = event.at_us
     state.scheduled = state.started = state.waiting = state.task_by_us = state.close_by_us = 0
@@ -205,20 +117,16 @@ def _execution_closed(state: State, event: EventBase) -> None:
     state.batch = state.step_seen = state.step_us = state.begin_us = 0
 
 
-def _execution_continued(state: State, event: WorkflowExecutionContinuedAsNew) -> None:
+def _execution_continued(state: State, event: history.WorkflowExecutionContinuedAsNew) -> None:
     _execution_closed(state, event)
     state.new_run = event.new_run
     if event.failure:
         state.failure = describe_failure(event.failure)
 
 
-EXECUTION_FOLDS: Final[Folds] = {
-    WorkflowExecutionStarted: _execution_begun,
-    WorkflowExecutionSignaled: _execution_signaled,
-    WorkflowExecutionCancelRequested: _execution_cancel_requested,
-    **dict.fromkeys(CLOSES, _execution_closed),
-    WorkflowExecutionContinuedAsNew: _execution_continued,
-}
+EXECUTION_FOLDS: Final[Folds] = handlers_by_kind(
+    _execution_begun, _execution_signaled, _execution_cancel_requested, _execution_closed, _execution_continued
+)
 
 
 class DecisionPhase(Enum):
@@ -230,15 +138,15 @@ class DecisionPhase(Enum):
     WAITING = 3
 
 
-DECISION_TRANSITIONS: Final[Mapping[tuple[DecisionPhase, type[EventBase]], DecisionPhase]] = {
-    (DecisionPhase.NONE, DecisionTaskScheduled): DecisionPhase.SCHEDULED,
-    (DecisionPhase.SCHEDULED, DecisionTaskStarted): DecisionPhase.STARTED,
-    (DecisionPhase.SCHEDULED, DecisionTaskTimedOut): DecisionPhase.NONE,
-    (DecisionPhase.STARTED, DecisionTaskScheduled): DecisionPhase.WAITING,
-    (DecisionPhase.STARTED, DecisionTaskCompleted): DecisionPhase.NONE,
-    (DecisionPhase.STARTED, DecisionTaskTimedOut): DecisionPhase.NONE,
-    (DecisionPhase.WAITING, DecisionTaskCompleted): DecisionPhase.SCHEDULED,
-    (DecisionPhase.WAITING, DecisionTaskTimedOut): DecisionPhase.SCHEDULED,
+DECISION_TRANSITIONS: Final[Mapping[tuple[DecisionPhase, type[Event]], DecisionPhase]] = {
+    (DecisionPhase.NONE, history.DecisionTaskScheduled): DecisionPhase.SCHEDULED,
+    (DecisionPhase.SCHEDULED, history.DecisionTaskStarted): DecisionPhase.STARTED,
+    (DecisionPhase.SCHEDULED, history.DecisionTaskTimedOut): DecisionPhase.NONE,
+    (DecisionPhase.STARTED, history.DecisionTaskScheduled): DecisionPhase.WAITING,
+    (DecisionPhase.STARTED, history.DecisionTaskCompleted): DecisionPhase.NONE,
+    (DecisionPhase.STARTED, history.DecisionTaskTimedOut): DecisionPhase.NONE,
+    (DecisionPhase.WAITING, history.DecisionTaskCompleted): DecisionPhase.SCHEDULED,
+    (DecisionPhase.WAITING, history.DecisionTaskTimedOut): DecisionPhase.SCHEDULED,
 }
 
 
@@ -249,7 +157,7 @@ def phase_of_decision(state: State) -> DecisionPhase:
     return DecisionPhase.SCHEDULED if state.scheduled else DecisionPhase.NONE
 
 
-def _decision_scheduled(state: State, event: DecisionTaskScheduled) -> None:
+def _decision_scheduled(state: State, event: history.DecisionTaskScheduled) -> None:
     if transition(DECISION_TRANSITIONS, phase_of_decision(state), event) is DecisionPhase.WAITING:
         state.waiting = event.id
         return
@@ -259,7 +167,7 @@ def _decision_scheduled(state: State, event: DecisionTaskScheduled) -> None:
         state.task_by_us = event.at_us + int(event.schedule_to_start * 1_000_000)
 
 
-def _decision_started(state: State, event: DecisionTaskStarted) -> None:
+def _decision_started(state: State, event: history.DecisionTaskStarted) -> None:
     transition(DECISION_TRANSITIONS, phase_of_decision(state), event)
     if event.scheduled != state.scheduled:
         raise illegal(event, f"names task {event.scheduled}; {state.scheduled} is scheduled")
@@ -268,7 +176,7 @@ def _decision_started(state: State, event: DecisionTaskStarted) -> None:
         state.task_by_us = event.at_us + int(state.task_timeout * 1_000_000) if state.task_timeout else 0
 
 
-def _decision_completed(state: State, event: DecisionTaskCompleted) -> None:
+def _decision_completed(state: State, event: history.DecisionTaskCompleted) -> None:
     transition(DECISION_TRANSITIONS, phase_of_decision(state), event)
     state.seen = event.seen or event.started
     state.previous_started = event.started
@@ -276,12 +184,12 @@ def _decision_completed(state: State, event: DecisionTaskCompleted) -> None:
     _decision_close(state, event)
 
 
-def _decision_timed_out(state: State, event: DecisionTaskTimedOut) -> None:
+def _decision_timed_out(state: State, event: history.DecisionTaskTimedOut) -> None:
     transition(DECISION_TRANSITIONS, phase_of_decision(state), event)
     _decision_close(state, event)
 
 
-def _decision_close(state: State, event: DecisionTaskCompleted | DecisionTaskTimedOut) -> None:
+def _decision_close(state: State, event: history.DecisionTaskCompleted | history.DecisionTaskTimedOut) -> None:
     if event.scheduled != state.scheduled or event.started != state.started:
         open_task = f"{state.scheduled}, started at {state.started}, is open"
         raise illegal(event, f"names task {event.scheduled}, started at {event.started}; {open_task}")
@@ -292,7 +200,7 @@ def _decision_close(state: State, event: DecisionTaskCompleted | DecisionTaskTim
         state.batch = state.step_seen = state.step_us = 0
 
 
-def _decision_marked(state: State, event: MarkerRecorded) -> None:
+def _decision_marked(state: State, event: history.MarkerRecorded) -> None:
     if event.decision_completed:
         return
     if phase_of_decision(state) not in _DECIDING or event.number in state.steps:
@@ -306,13 +214,9 @@ def _decision_marked(state: State, event: MarkerRecorded) -> None:
 
 _DECIDING: Final = (DecisionPhase.STARTED, DecisionPhase.WAITING)
 
-DECISION_FOLDS: Final[Folds] = {
-    DecisionTaskScheduled: _decision_scheduled,
-    DecisionTaskStarted: _decision_started,
-    DecisionTaskCompleted: _decision_completed,
-    DecisionTaskTimedOut: _decision_timed_out,
-    MarkerRecorded: _decision_marked,
-}
+DECISION_FOLDS: Final[Folds] = handlers_by_kind(
+    _decision_scheduled, _decision_started, _decision_completed, _decision_timed_out, _decision_marked
+)
 
 
 class ActivityPhase(Enum):
@@ -323,24 +227,18 @@ class ActivityPhase(Enum):
     CLOSED = 2
 
 
-ACTIVITY_TRANSITIONS: Final[Mapping[tuple[ActivityPhase, type[EventBase]], ActivityPhase]] = {
-    (ActivityPhase.SCHEDULED, ActivityTaskStarted): ActivityPhase.STARTED,
-    (ActivityPhase.SCHEDULED, ActivityTaskTimedOut): ActivityPhase.CLOSED,
-    (ActivityPhase.SCHEDULED, ActivityTaskCanceled): ActivityPhase.CLOSED,
-    (ActivityPhase.SCHEDULED, ActivityTaskCancelRequested): ActivityPhase.SCHEDULED,
-    (ActivityPhase.STARTED, ActivityTaskCompleted): ActivityPhase.CLOSED,
-    (ActivityPhase.STARTED, ActivityTaskFailed): ActivityPhase.CLOSED,
-    (ActivityPhase.STARTED, ActivityTaskTimedOut): ActivityPhase.CLOSED,
-    (ActivityPhase.STARTED, ActivityTaskCanceled): ActivityPhase.CLOSED,
-    (ActivityPhase.STARTED, ActivityTaskCancelRequested): ActivityPhase.STARTED,
+ACTIVITY_TRANSITIONS: Final[Mapping[tuple[ActivityPhase, type[Event]], ActivityPhase]] = {
+    (ActivityPhase.SCHEDULED, history.ActivityTaskStarted): ActivityPhase.STARTED,
+    (ActivityPhase.SCHEDULED, history.ActivityTaskTimedOut): ActivityPhase.CLOSED,
+    (ActivityPhase.SCHEDULED, history.ActivityTaskCanceled): ActivityPhase.CLOSED,
+    (ActivityPhase.SCHEDULED, history.ActivityTaskCancelRequested): ActivityPhase.SCHEDULED,
+    (ActivityPhase.STARTED, history.ActivityTaskCancelRequested): ActivityPhase.STARTED,
+    **{(ActivityPhase.STARTED, kind): ActivityPhase.CLOSED for kind in kinds(history.ActivityEnd)},
 }
 
-_ACTIVITY_LATE: Final = "a timeout, a cancel or the close of the run came first"
-ACTIVITY_LATE: Final[Mapping[tuple[ActivityPhase, type[EventBase]], str]] = {
-    (ActivityPhase.CLOSED, ActivityTaskCompleted): _ACTIVITY_LATE,
-    (ActivityPhase.CLOSED, ActivityTaskFailed): _ACTIVITY_LATE,
-    (ActivityPhase.CLOSED, ActivityTaskTimedOut): _ACTIVITY_LATE,
-    (ActivityPhase.CLOSED, ActivityTaskCanceled): _ACTIVITY_LATE,
+ACTIVITY_LATE: Final[Mapping[tuple[ActivityPhase, type[Event]], str]] = {
+    (ActivityPhase.CLOSED, kind): "a timeout, a cancel or the close of the run came first"
+    for kind in kinds(history.ActivityEnd)
 }
 """Late but harmless: the rules record no event of these kinds, for these reasons. As events they are illegal."""
 
@@ -350,7 +248,7 @@ def phase_of_activity(activity: OpenActivity) -> ActivityPhase:
     return ActivityPhase.STARTED if activity.started else ActivityPhase.SCHEDULED
 
 
-def _activity_scheduled(state: State, event: ActivityTaskScheduled) -> None:
+def _activity_scheduled(state: State, event: history.ActivityTaskScheduled) -> None:
     if event.activity_id in state.activity_ids:
         raise illegal(event, f"uses the id {event.activity_id!r} of an open activity")
     activity = OpenActivity(event.id, event.activity_id, event.function, event.job, event.at_us)
@@ -369,7 +267,7 @@ def _activity_scheduled(state: State, event: ActivityTaskScheduled) -> None:
     _activity_set_deadline(state, activity)
 
 
-def _activity_started(state: State, event: ActivityTaskStarted) -> None:
+def _activity_started(state: State, event: history.ActivityTaskStarted) -> None:
     activity = _activity_open(state, event.scheduled, event)
     activity.started = event.id
     activity.start_by_us = 0
@@ -380,14 +278,12 @@ def _activity_started(state: State, event: ActivityTaskStarted) -> None:
     _activity_set_deadline(state, activity)
 
 
-def _activity_cancel_requested(state: State, event: ActivityTaskCancelRequested) -> None:
+def _activity_cancel_requested(state: State, event: history.ActivityTaskCancelRequested) -> None:
     activity = _activity_open(state, state.activity_ids.get(event.activity_id, 0), event)
     activity.cancel_requested = event.id
 
 
-def _activity_closed(
-    state: State, event: ActivityTaskCompleted | ActivityTaskFailed | ActivityTaskTimedOut | ActivityTaskCanceled
-) -> None:
+def _activity_closed(state: State, event: history.ActivityEnd) -> None:
     activity = _activity_open(state, event.scheduled, event)
     if event.started != activity.started:
         raise illegal(event, f"names start {event.started}; the activity was started at {activity.started}")
@@ -396,7 +292,7 @@ def _activity_closed(
         state.deadlines.pop(activity.scheduled, None)
 
 
-def _activity_open(state: State, scheduled: int, event: EventBase) -> OpenActivity:
+def _activity_open(state: State, scheduled: int, event: Event) -> OpenActivity:
     activity = state.activities.get(scheduled)
     if activity is None:
         raise illegal(event, f"names activity {scheduled}, which is not open")
@@ -412,18 +308,12 @@ def _activity_set_deadline(state: State, activity: OpenActivity) -> None:
         state.deadlines.pop(activity.scheduled, None)
 
 
-ACTIVITY_FOLDS: Final[Folds] = {
-    ActivityTaskScheduled: _activity_scheduled,
-    ActivityTaskStarted: _activity_started,
-    ActivityTaskCompleted: _activity_closed,
-    ActivityTaskFailed: _activity_closed,
-    ActivityTaskTimedOut: _activity_closed,
-    ActivityTaskCanceled: _activity_closed,
-    ActivityTaskCancelRequested: _activity_cancel_requested,
-}
+ACTIVITY_FOLDS: Final[Folds] = handlers_by_kind(
+    _activity_scheduled, _activity_started, _activity_closed, _activity_cancel_requested
+)
 
 
-def _timer_started(state: State, event: TimerStarted) -> None:
+def _timer_started(state: State, event: history.TimerStarted) -> None:
     if event.timer_id in state.timers:
         raise illegal(event, f"uses the id {event.timer_id!r} of an open timer")
     state.timers[event.timer_id] = OpenTimer(
@@ -431,22 +321,14 @@ def _timer_started(state: State, event: TimerStarted) -> None:
     )
 
 
-def _timer_closed(state: State, event: TimerFired | TimerCanceled) -> None:
+def _timer_closed(state: State, event: history.TimerFired | history.TimerCanceled) -> None:
     timer = state.timers.get(event.timer_id)
     if timer is None or timer.started != event.started:
         raise illegal(event, f"names timer {event.timer_id!r} of event {event.started}, which is not open")
     del state.timers[event.timer_id]
 
 
-TIMER_FOLDS: Final[Folds] = {TimerStarted: _timer_started, TimerFired: _timer_closed, TimerCanceled: _timer_closed}
-
-ChildClosed = (
-    ChildWorkflowExecutionCompleted
-    | ChildWorkflowExecutionFailed
-    | ChildWorkflowExecutionTimedOut
-    | ChildWorkflowExecutionCanceled
-    | ChildWorkflowExecutionTerminated
-)
+TIMER_FOLDS: Final[Folds] = handlers_by_kind(_timer_started, _timer_closed)
 
 
 class ChildPhase(Enum):
@@ -457,25 +339,15 @@ class ChildPhase(Enum):
     CLOSED = 2
 
 
-CHILD_TRANSITIONS: Final[Mapping[tuple[ChildPhase, type[EventBase]], ChildPhase]] = {
-    (ChildPhase.INITIATED, ChildWorkflowExecutionStarted): ChildPhase.STARTED,
-    (ChildPhase.INITIATED, StartChildWorkflowExecutionFailed): ChildPhase.CLOSED,
-    (ChildPhase.STARTED, ChildWorkflowExecutionCompleted): ChildPhase.CLOSED,
-    (ChildPhase.STARTED, ChildWorkflowExecutionFailed): ChildPhase.CLOSED,
-    (ChildPhase.STARTED, ChildWorkflowExecutionTimedOut): ChildPhase.CLOSED,
-    (ChildPhase.STARTED, ChildWorkflowExecutionCanceled): ChildPhase.CLOSED,
-    (ChildPhase.STARTED, ChildWorkflowExecutionTerminated): ChildPhase.CLOSED,
+CHILD_TRANSITIONS: Final[Mapping[tuple[ChildPhase, type[Event]], ChildPhase]] = {
+    (ChildPhase.INITIATED, history.ChildWorkflowExecutionStarted): ChildPhase.STARTED,
+    (ChildPhase.INITIATED, history.StartChildWorkflowExecutionFailed): ChildPhase.CLOSED,
+    **{(ChildPhase.STARTED, kind): ChildPhase.CLOSED for kind in kinds(history.ChildEnd)},
 }
 
-_CHILD_LATE: Final = "the parent has closed, or it has recorded the notice before"
-CHILD_LATE: Final[Mapping[tuple[ChildPhase, type[EventBase]], str]] = {
-    (ChildPhase.CLOSED, StartChildWorkflowExecutionFailed): _CHILD_LATE,
-    (ChildPhase.CLOSED, ChildWorkflowExecutionStarted): _CHILD_LATE,
-    (ChildPhase.CLOSED, ChildWorkflowExecutionCompleted): _CHILD_LATE,
-    (ChildPhase.CLOSED, ChildWorkflowExecutionFailed): _CHILD_LATE,
-    (ChildPhase.CLOSED, ChildWorkflowExecutionTimedOut): _CHILD_LATE,
-    (ChildPhase.CLOSED, ChildWorkflowExecutionCanceled): _CHILD_LATE,
-    (ChildPhase.CLOSED, ChildWorkflowExecutionTerminated): _CHILD_LATE,
+CHILD_LATE: Final[Mapping[tuple[ChildPhase, type[Event]], str]] = {
+    (ChildPhase.CLOSED, kind): "the parent has closed, or it has recorded the notice before"
+    for _, kind in CHILD_TRANSITIONS
 }
 """Late but harmless: the rules record no event of these kinds, for these reasons. As events they are illegal."""
 
@@ -485,31 +357,29 @@ def phase_of_child(child: OpenChild) -> ChildPhase:
     return ChildPhase.STARTED if child.started else ChildPhase.INITIATED
 
 
-def _child_initiated(state: State, event: StartChildWorkflowExecutionInitiated) -> None:
+def _child_initiated(state: State, event: history.StartChildWorkflowExecutionInitiated) -> None:
     state.children[event.id] = OpenChild(
         event.id, event.workflow_id, event.run, event.child_policy, number=event.number, type=event.type
     )
 
 
-def _child_refused(state: State, event: StartChildWorkflowExecutionFailed) -> None:
+def _child_refused(state: State, event: history.StartChildWorkflowExecutionFailed) -> None:
     if event.initiated:
         del state.children[_child_open(state, event).initiated]
 
 
-def _child_started(state: State, event: ChildWorkflowExecutionStarted) -> None:
+def _child_started(state: State, event: history.ChildWorkflowExecutionStarted) -> None:
     _child_open(state, event).started = event.id
 
 
-def _child_closed(state: State, event: ChildClosed) -> None:
+def _child_closed(state: State, event: history.ChildEnd) -> None:
     child = _child_open(state, event)
     if event.started != child.started:
         raise illegal(event, f"names start {event.started}; the child was started at {child.started}")
     del state.children[event.initiated]
 
 
-def _child_open(
-    state: State, event: StartChildWorkflowExecutionFailed | ChildWorkflowExecutionStarted | ChildClosed
-) -> OpenChild:
+def _child_open(state: State, event: Any) -> OpenChild:
     child = state.children.get(event.initiated)
     if child is None:
         raise illegal(event, f"names the child of event {event.initiated}, which is not open")
@@ -517,41 +387,18 @@ def _child_open(
     return child
 
 
-CHILD_FOLDS: Final[Folds] = {
-    StartChildWorkflowExecutionInitiated: _child_initiated,
-    StartChildWorkflowExecutionFailed: _child_refused,
-    ChildWorkflowExecutionStarted: _child_started,
-    ChildWorkflowExecutionCompleted: _child_closed,
-    ChildWorkflowExecutionFailed: _child_closed,
-    ChildWorkflowExecutionTimedOut: _child_closed,
-    ChildWorkflowExecutionCanceled: _child_closed,
-    ChildWorkflowExecutionTerminated: _child_closed,
-}
-
-Initiated = SignalExternalWorkflowExecutionInitiated | RequestCancelExternalWorkflowExecutionInitiated
-Answered = (
-    ExternalWorkflowExecutionSignaled
-    | SignalExternalWorkflowExecutionFailed
-    | ExternalWorkflowExecutionCancelRequested
-    | RequestCancelExternalWorkflowExecutionFailed
-)
+CHILD_FOLDS: Final[Folds] = handlers_by_kind(_child_initiated, _child_refused, _child_started, _child_closed)
 
 
-def _request_initiated(state: State, event: Initiated) -> None:
+def _request_initiated(state: State, event: history.RequestInitiated) -> None:
     state.externals[event.id] = None
 
 
-def _request_answered(state: State, event: Answered) -> None:
-    if event.initiated not in state.externals:
-        raise illegal(event, f"answers event {event.initiated}, which is not open")
-    del state.externals[event.initiated]
+def _request_answered(state: State, event: history.Answer) -> None:
+    initiated: int = event.initiated  # type: ignore[attr-defined]
+    if initiated not in state.externals:
+        raise illegal(event, f"answers event {initiated}, which is not open")
+    del state.externals[initiated]
 
 
-REQUEST_FOLDS: Final[Folds] = {
-    SignalExternalWorkflowExecutionInitiated: _request_initiated,
-    SignalExternalWorkflowExecutionFailed: _request_answered,
-    ExternalWorkflowExecutionSignaled: _request_answered,
-    RequestCancelExternalWorkflowExecutionInitiated: _request_initiated,
-    RequestCancelExternalWorkflowExecutionFailed: _request_answered,
-    ExternalWorkflowExecutionCancelRequested: _request_answered,
-}
+REQUEST_FOLDS: Final[Folds] = handlers_by_kind(_request_initiated, _request_answered)

@@ -12,19 +12,13 @@ import structlog
 
 from mainspring.jobs.model import Job, failure
 from mainspring.jobs.model import State as JobState
+from mainspring.workflows import history
 from mainspring.workflows.draft import warning
-from mainspring.workflows.history import (
-    WorkflowExecutionCanceled,
-    WorkflowExecutionCompleted,
-    WorkflowExecutionFailed,
-    WorkflowExecutionTerminated,
-    WorkflowExecutionTimedOut,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mainspring.workflows.history import EventBase
+    from mainspring.workflows.history import Event
     from mainspring.workflows.model import Limits, Parked, Status
     from mainspring.workflows.reading import Unread
     from mainspring.workflows.store import RunRow
@@ -75,20 +69,20 @@ TIMED_OUT = "Timeout"
 """The type of the error of a run that took too long: as of a job."""
 
 
-def ended_root(row: RunRow, close: EventBase) -> Job | None:
+def ended_root(row: RunRow, close: Event) -> Job | None:
     """Return the end of the root job of a run that an event closes; None if the chain goes on."""
     state, result, error = JobState.FAILED, b"", b""
     match close:
-        case WorkflowExecutionCompleted():
+        case history.WorkflowExecutionCompleted():
             state, result = JobState.SUCCEEDED, close.result
-        case WorkflowExecutionFailed():
+        case history.WorkflowExecutionFailed():
             error = close.details or failure(close.reason or "WorkflowFailed", "the workflow has failed")
-        case WorkflowExecutionCanceled():
+        case history.WorkflowExecutionCanceled():
             state, error = JobState.CANCELLED, close.details
-        case WorkflowExecutionTerminated():
+        case history.WorkflowExecutionTerminated():
             why = close.reason or close.cause
             error = failure(TERMINATED, f"the run was terminated: {why}" if why else "the run was terminated")
-        case WorkflowExecutionTimedOut():
+        case history.WorkflowExecutionTimedOut():
             error = failure(TIMED_OUT, "the run took longer than its execution timeout")
         case _:
             return None

@@ -39,27 +39,15 @@ from typing import TYPE_CHECKING
 from msgspec.structs import asdict
 
 from mainspring.jobs.model import failure
+from mainspring.workflows import history
 from mainspring.workflows.draft import after_initiated, close, ensure_room, recorded, schedule_decision
-from mainspring.workflows.history import (
-    ChildWorkflowExecutionStarted,
-    RequestCancelExternalWorkflowExecutionInitiated,
-    ScheduleLambdaFunctionFailed,
-    SignalExternalWorkflowExecutionInitiated,
-    StartChildWorkflowExecutionFailed,
-    StartChildWorkflowExecutionInitiated,
-    WorkflowExecutionCanceled,
-    WorkflowExecutionCancelRequested,
-    WorkflowExecutionContinuedAsNew,
-    WorkflowExecutionSignaled,
-    WorkflowExecutionStarted,
-)
 from mainspring.workflows.model import CHILD_TAG
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from mainspring.workflows.draft import Draft
-    from mainspring.workflows.history import EventBase
+    from mainspring.workflows.history import Event
     from mainspring.workflows.model import State
     from mainspring.workflows.requests import (
         ContinueAsNewWorkflowExecution,
@@ -83,7 +71,7 @@ def start_child(draft: Draft, decision: StartChildWorkflowExecution, completed: 
         cause = "OPEN_CHILDREN_LIMIT_EXCEEDED"
     if cause:
         draft.record(
-            StartChildWorkflowExecutionFailed,
+            history.StartChildWorkflowExecutionFailed,
             decision_completed=completed,
             initiated=0,
             workflow_id=decision.workflow_id,
@@ -96,7 +84,7 @@ def start_child(draft: Draft, decision: StartChildWorkflowExecution, completed: 
         return
     run = draft.next_id()
     event = draft.record(
-        StartChildWorkflowExecutionInitiated,
+        history.StartChildWorkflowExecutionInitiated,
         decision_completed=completed,
         workflow_id=decision.workflow_id or draft.handle_of(run),
         type=decision.type,
@@ -130,7 +118,7 @@ def child_started(draft: Draft, initiated: int, *, type: str, version: str) -> b
     if child is None or child.started or not ensure_room(draft, 2):
         return False
     draft.record(
-        ChildWorkflowExecutionStarted,
+        history.ChildWorkflowExecutionStarted,
         initiated=initiated,
         run=child.run,
         workflow_id=child.workflow_id,
@@ -156,7 +144,7 @@ def child_refused(
     if child is None or child.started or not ensure_room(draft, 2):
         return False
     draft.record(
-        StartChildWorkflowExecutionFailed,
+        history.StartChildWorkflowExecutionFailed,
         decision_completed=decision_completed,
         initiated=initiated,
         workflow_id=child.workflow_id,
@@ -172,7 +160,7 @@ def child_refused(
 def child_ended(
     draft: Draft,
     initiated: int,
-    kind: type[EventBase],
+    kind: type[Event],
     *,
     type: str,  # noqa: A002 - SWF's name
     version: str,
@@ -200,7 +188,7 @@ def signal_external(draft: Draft, decision: SignalExternalWorkflowExecution, com
     """Initiate a signal to another run."""
     workflow_id, run, reach = _address(draft, decision)
     event = draft.record(
-        SignalExternalWorkflowExecutionInitiated,
+        history.SignalExternalWorkflowExecutionInitiated,
         decision_completed=completed,
         workflow_id=workflow_id,
         run=run,
@@ -217,7 +205,7 @@ def cancel_external(draft: Draft, decision: RequestCancelExternalWorkflowExecuti
     """Initiate a cancel request to another run, or to a child."""
     workflow_id, run, reach = _address(draft, decision)
     event = draft.record(
-        RequestCancelExternalWorkflowExecutionInitiated,
+        history.RequestCancelExternalWorkflowExecutionInitiated,
         decision_completed=completed,
         workflow_id=workflow_id,
         run=run,
@@ -243,7 +231,7 @@ def _address(
     return decision.workflow_id, decision.run, decision.reach
 
 
-def external_answered(draft: Draft, initiated: int, kind: type[EventBase], **attributes: object) -> bool:
+def external_answered(draft: Draft, initiated: int, kind: type[Event], **attributes: object) -> bool:
     """Record the answer of another run; return False if it is late but harmless: this run is closed, or it is recorded."""
     if initiated not in draft.state.externals or not ensure_room(draft, 2):
         return False
@@ -255,7 +243,7 @@ def external_answered(draft: Draft, initiated: int, kind: type[EventBase], **att
 def schedule_lambda(draft: Draft, decision: ScheduleLambdaFunction, completed: int) -> None:
     """Refuse a lambda function."""
     draft.record(
-        ScheduleLambdaFunctionFailed,
+        history.ScheduleLambdaFunctionFailed,
         decision_completed=completed,
         lambda_id=decision.lambda_id,
         name=decision.name,
@@ -271,7 +259,7 @@ def continue_as_new(draft: Draft, decision: ContinueAsNewWorkflowExecution, comp
     stated = state.full
     close(
         draft,
-        WorkflowExecutionContinuedAsNew,
+        history.WorkflowExecutionContinuedAsNew,
         decision_completed=completed,
         new_run=draft.new_run or draft.next_id(),
         type=state.type,
@@ -289,23 +277,25 @@ def continue_as_new(draft: Draft, decision: ContinueAsNewWorkflowExecution, comp
     )
 
 
-def carried(events: Iterable[EventBase], unread: Collection[int], seen: int) -> Iterator[EventBase]:
+def carried(events: Iterable[Event], unread: Collection[int], seen: int) -> Iterator[Event]:
     """Return those events of a closed run that go along: unread and unseen signals, then an unseen cancel request."""
-    cancel: EventBase | None = None
+    cancel: Event | None = None
     for event in events:
-        if isinstance(event, WorkflowExecutionSignaled) and (event.id > seen or event.id in unread):
+        if isinstance(event, history.WorkflowExecutionSignaled) and (event.id > seen or event.id in unread):
             yield event
-        elif isinstance(event, WorkflowExecutionCancelRequested) and event.id > seen:
+        elif isinstance(event, history.WorkflowExecutionCancelRequested) and event.id > seen:
             cancel = cancel or event
     if cancel is not None:
         yield cancel
 
 
-def begin_next(draft: Draft, closed: State, event: WorkflowExecutionContinuedAsNew, along: Iterable[EventBase]) -> None:
+def begin_next(
+    draft: Draft, closed: State, event: history.WorkflowExecutionContinuedAsNew, along: Iterable[Event]
+) -> None:
     """Begin the run that continues a closed one, with the events that go along, and ask for its first decision."""
     longest = draft.limits.timeout
     draft.record(
-        WorkflowExecutionStarted,
+        history.WorkflowExecutionStarted,
         type=event.type,
         version=event.version,
         input=event.input,
@@ -335,7 +325,7 @@ def begin_next(draft: Draft, closed: State, event: WorkflowExecutionContinuedAsN
         attributes = asdict(one)
         del attributes["id"], attributes["at_us"]
         draft.record(type(one), **attributes)
-        if isinstance(one, WorkflowExecutionCancelRequested) and draft.state.begin_us > draft.now_us:
+        if isinstance(one, history.WorkflowExecutionCancelRequested) and draft.state.begin_us > draft.now_us:
             cancel_waiting(draft, one.reason)
     schedule_decision(draft)
 
@@ -343,4 +333,4 @@ def begin_next(draft: Draft, closed: State, event: WorkflowExecutionContinuedAsN
 def cancel_waiting(draft: Draft, reason: str) -> None:
     """Close a run as cancelled that waits for its begin: its code has nothing to clean up."""
     error = failure("Cancelled", reason or "cancelled before its next attempt")
-    close(draft, WorkflowExecutionCanceled, decision_completed=0, details=error)
+    close(draft, history.WorkflowExecutionCanceled, decision_completed=0, details=error)

@@ -19,7 +19,7 @@ from mainspring.jobs.model import Job
 from mainspring.jobs.model import State as JobState
 from mainspring.namespaces import ANY
 from mainspring.storage.set_aside import REMEDY, RETRY_DELAY, Kind
-from mainspring.workflows import execution
+from mainspring.workflows import execution, history
 from mainspring.workflows.activities import activity_ended
 from mainspring.workflows.changes import RunDraft
 from mainspring.workflows.client_signals import cancel_unbegun, find_target, signal_unbegun
@@ -35,23 +35,7 @@ from mainspring.workflows.cross_run import (
     decode_errand,
     encode_errand,
 )
-from mainspring.workflows.history import (
-    ChildPolicy,
-    ChildWorkflowExecutionCanceled,
-    ChildWorkflowExecutionCompleted,
-    ChildWorkflowExecutionFailed,
-    ChildWorkflowExecutionTerminated,
-    ChildWorkflowExecutionTimedOut,
-    ExternalWorkflowExecutionCancelRequested,
-    ExternalWorkflowExecutionSignaled,
-    RequestCancelExternalWorkflowExecutionFailed,
-    SignalExternalWorkflowExecutionFailed,
-    WorkflowExecutionCanceled,
-    WorkflowExecutionCompleted,
-    WorkflowExecutionFailed,
-    WorkflowExecutionTerminated,
-    WorkflowExecutionTimedOut,
-)
+from mainspring.workflows.history import ChildPolicy
 from mainspring.workflows.model import Key, function_text
 from mainspring.workflows.other_runs import child_ended, child_refused, child_started, external_answered
 from mainspring.workflows.reading import Unread
@@ -69,7 +53,7 @@ if TYPE_CHECKING:
     from mainspring.storage.set_aside import SetAside
     from mainspring.workflows.changes import RunChanges
     from mainspring.workflows.cross_run import Close, Errand
-    from mainspring.workflows.history import EventBase
+    from mainspring.workflows.history import Event
     from mainspring.workflows.store import RanErrands
 
 ERRAND: Final = Kind("errand", REMEDY)
@@ -239,19 +223,19 @@ async def _end_child(changes: RunChanges, errand: EndChild, now_us: int) -> Unre
     return None
 
 
-def _ended(close: Close) -> tuple[type[EventBase], dict[str, Any]]:
+def _ended(close: Close) -> tuple[type[Event], dict[str, Any]]:
     """Return the parent's event for the close of a child, with its own attributes."""
     match close:
-        case WorkflowExecutionCompleted():
-            return ChildWorkflowExecutionCompleted, {"result": close.result}
-        case WorkflowExecutionFailed():
-            return ChildWorkflowExecutionFailed, {"reason": close.reason, "details": close.details}
-        case WorkflowExecutionTimedOut():
-            return ChildWorkflowExecutionTimedOut, {"timeout": close.timeout}
-        case WorkflowExecutionCanceled():
-            return ChildWorkflowExecutionCanceled, {"details": close.details}
-        case WorkflowExecutionTerminated():
-            return ChildWorkflowExecutionTerminated, {"reason": close.reason or close.cause}
+        case history.WorkflowExecutionCompleted():
+            return history.ChildWorkflowExecutionCompleted, {"result": close.result}
+        case history.WorkflowExecutionFailed():
+            return history.ChildWorkflowExecutionFailed, {"reason": close.reason, "details": close.details}
+        case history.WorkflowExecutionTimedOut():
+            return history.ChildWorkflowExecutionTimedOut, {"timeout": close.timeout}
+        case history.WorkflowExecutionCanceled():
+            return history.ChildWorkflowExecutionCanceled, {"details": close.details}
+        case history.WorkflowExecutionTerminated():
+            return history.ChildWorkflowExecutionTerminated, {"reason": close.reason or close.cause}
 
 
 async def _apply_policy(changes: RunChanges, errand: ApplyPolicy, now_us: int) -> Unread | None:
@@ -292,7 +276,7 @@ async def _signal_other(changes: RunChanges, errand: SignalOther, now_us: int) -
         reached = execution.signal(found.draft, signal, **_sender(errand))
     else:
         reached = _UNKNOWN
-    kinds = ExternalWorkflowExecutionSignaled, SignalExternalWorkflowExecutionFailed
+    kinds = history.ExternalWorkflowExecutionSignaled, history.SignalExternalWorkflowExecutionFailed
     cause = NOT_PERMITTED if found is _Refused.NOT_PERMITTED else UNKNOWN
     await _answer(changes, errand, now_us, reached, *kinds, cause)
     return None
@@ -309,7 +293,7 @@ async def _cancel_other(changes: RunChanges, errand: CancelOther, now_us: int) -
         reached = execution.request_cancel(found.draft, reason=reason, **_sender(errand))
     else:
         reached = _UNKNOWN
-    kinds = ExternalWorkflowExecutionCancelRequested, RequestCancelExternalWorkflowExecutionFailed
+    kinds = history.ExternalWorkflowExecutionCancelRequested, history.RequestCancelExternalWorkflowExecutionFailed
     cause = NOT_PERMITTED if found is _Refused.NOT_PERMITTED else UNKNOWN
     await _answer(changes, errand, now_us, reached, *kinds, cause)
     return None
@@ -348,8 +332,8 @@ async def _answer(
     errand: SignalOther | CancelOther,
     now_us: int,
     reached: Reached,
-    done: type[EventBase],
-    failed: type[EventBase],
+    done: type[Event],
+    failed: type[Event],
     cause: str,
 ) -> None:
     """Record the answer in the history of the run that has asked."""

@@ -15,9 +15,9 @@ from mainspring.jobs.model import failure
 from mainspring.jobs.rules import own_slot
 from mainspring.workflows import (
     execution,
+    history,
     other_runs,
 )
-from mainspring.workflows.history import WorkflowExecutionContinuedAsNew
 from mainspring.workflows.model import Definition, version_for_new_runs
 from mainspring.workflows.requests import ContinueAsNewWorkflowExecution
 from mainspring.workflows.store import Begun, RunRow
@@ -255,7 +255,7 @@ async def begin_next_run(changes: RunChanges, found: RunDraft, decision: Decisio
     """Begin the run after one that a decision has just continued as new."""
     now_us = found.draft.now_us  # the time of the closing event may lie ahead: see `Draft.record`
     closed, event = found.run.state, found.events[-1]
-    assert isinstance(event, WorkflowExecutionContinuedAsNew)
+    assert isinstance(event, history.WorkflowExecutionContinuedAsNew)
     assert isinstance(decision, ContinueAsNewWorkflowExecution)
     unread: Collection[int] = frozenset(decision.unread)
     first = max(1, min((closed.seen + 1, *unread)))

@@ -22,10 +22,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import Found
     from mainspring.workflows.cross_run import ErrandsAside
-    from mainspring.workflows.history import (
-        ChildPolicy,
-        Event,  # noqa: F401 - the type of a query's rows
-    )
+    from mainspring.workflows.history import ChildPolicy, Event  # noqa: F401 - the type of a query's rows
     from mainspring.workflows.model import (
         Definition,
         Key,

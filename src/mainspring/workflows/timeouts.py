@@ -23,10 +23,10 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mainspring.workflows import execution
+from mainspring.workflows import execution, history
 from mainspring.workflows.activities import time_out_activity
 from mainspring.workflows.draft import ensure_room, retry_parked, schedule_decision, time_out_decision
-from mainspring.workflows.history import ActivityTaskStarted, TimeoutType, TimerFired
+from mainspring.workflows.history import TimeoutType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -109,7 +109,7 @@ def _decision(draft: Draft, alarm: _Alarm, started: Collection[int]) -> None:
 def _activity(draft: Draft, alarm: _Alarm, started: Collection[int]) -> None:
     activity = draft.state.activities[alarm.event]
     if alarm.order == 5 and activity.job in started:
-        draft.record(ActivityTaskStarted, scheduled=activity.scheduled)
+        draft.record(history.ActivityTaskStarted, scheduled=activity.scheduled)
         return
     timeout = _TIMEOUT_TYPES[alarm.order]
     if alarm.order == 6 and activity.end_by_us != alarm.time_us:
@@ -121,7 +121,7 @@ def _activity(draft: Draft, alarm: _Alarm, started: Collection[int]) -> None:
 
 def _timer(draft: Draft, alarm: _Alarm, started: Collection[int]) -> None:
     del started
-    draft.record(TimerFired, timer_id=alarm.timer_id, started=alarm.event)
+    draft.record(history.TimerFired, timer_id=alarm.timer_id, started=alarm.event)
     schedule_decision(draft)
 
 

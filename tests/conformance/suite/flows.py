@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from mainspring.storage.engine import Operation
-    from mainspring.workflows.history import ChildPolicy, Event, EventBase
+    from mainspring.workflows.history import ChildPolicy, Event
     from mainspring.workflows.model import Limits, Parked
     from mainspring.workflows.requests import Decision
     from tests.conformance.suite.driver import Make
 
-E = TypeVar("E", bound="EventBase")
+E = TypeVar("E", bound="Event")
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
@@ -334,7 +334,7 @@ class Flows:
         self.store.counts()
 
 
-def kinds(events: Sequence[EventBase]) -> list[str]:
+def kinds(events: Sequence[Event]) -> list[str]:
     """Return the names of the types of events."""
     return [type(event).__name__ for event in events]
 

@@ -26,7 +26,7 @@ class RequestingFlows:
         assert {one[:3] for one in reached} == {("recorded", run, run)}
         assert flows.kinds(run).count("DecisionTaskScheduled") == 2
         signals = [event for event in flows.history(run) if type(event).__name__ == "WorkflowExecutionSignaled"]
-        assert [event.input for event in signals] == [b"0", b"1", b"2"]  # type: ignore[union-attr]
+        assert [event.input for event in signals] == [b"0", b"1", b"2"]  # type: ignore[attr-defined]
 
     def test_a_repeated_request_counts_once(self, flows: Flows) -> None:
         run = flows.start()
@@ -69,7 +69,7 @@ class RequestingFlows:
         signals = [Signal(Key(workflow_id="u"), "a", b""), Signal(Key(job=pending.id), "a", b"")]
         reached = flows.signal(*signals)
         assert [one[:4] for one in reached] == [("recorded", job.id, job.id, 3) for job in (delayed, pending)]
-        assert flows.history(delayed.id)[0].input == b"in"  # type: ignore[union-attr]
+        assert flows.history(delayed.id)[0].input == b"in"  # type: ignore[attr-defined]
         assert flows.begin_waiting() == 0
         assert set(flows.store.lifecycle.begun_roots) == {delayed.id, pending.id}
 
@@ -87,7 +87,7 @@ class RequestingFlows:
         assert set(flows.store.lifecycle.ended_roots) == {cancelled.id, terminated.id}
         assert flows.store.redrive(cancelled.id).redriven
         assert flows.begin_waiting() == 1
-        assert flows.history(cancelled.id)[0].input == b"in"  # type: ignore[union-attr]
+        assert flows.history(cancelled.id)[0].input == b"in"  # type: ignore[attr-defined]
 
     def test_a_cancel_request_is_an_event(self, flows: Flows) -> None:
         run = flows.start()

@@ -180,7 +180,7 @@ class SettingAsideFlows:
         else:
             try_errands(flows)
         assert flows.kinds(unread)[-3:] == ["ActivityTaskStarted", "ActivityTaskCompleted", "DecisionTaskScheduled"]
-        assert flows.history(unread)[-2].result == b"%d" % activities[0].id  # type: ignore[union-attr]
+        assert flows.history(unread)[-2].result == b"%d" % activities[0].id  # type: ignore[attr-defined]
         assert not content.errands()
 
     def test_its_timeouts_do_not_overtake_the_ends_of_its_jobs(self, flows: Flows, content: Content) -> None:

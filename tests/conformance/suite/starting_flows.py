@@ -31,7 +31,7 @@ class StartingFlows:
         assert (row.id, row.root, row.type, row.version, row.status) == (job.id, job.id, "order", "1", Status.OPEN)
         assert (row.workflow_id, row.started_us, row.input_size) == (f"H:n1:{job.id}", flows.now_us, 4)
         (started, _) = flows.history(job.id)
-        assert (started.run, started.root, started.input) == (job.id, job.id, b"[17]")  # type: ignore[union-attr]
+        assert (started.run, started.root, started.input) == (job.id, job.id, b"[17]")  # type: ignore[attr-defined]
         assert flows.root(job.id).state == State.RUNNING
         assert flows.store.lifecycle.begun_roots == [job.id]
         (task,) = flows.tasks()
@@ -71,7 +71,7 @@ class StartingFlows:
         for job in (at_once, waiting):
             assert flows.store.redrive(job.id).redriven
             assert flows.begin_waiting(function=b"refund") == 1
-            assert flows.history(job.id)[0].input == b"in"  # type: ignore[union-attr]
+            assert flows.history(job.id)[0].input == b"in"  # type: ignore[attr-defined]
             flows.terminate(Key(run=job.id))
 
     def test_a_workflow_id_is_free_within_the_group_that_closes_its_run(self, flows: Flows) -> None:
@@ -127,7 +127,7 @@ class StartingFlows:
             "WorkflowExecutionSignaled",
             "WorkflowExecutionCancelRequested",
         ]
-        assert flows.history(moved.run)[0].input == flows.history(first)[0].input == b"[17]"  # type: ignore[union-attr]
+        assert flows.history(moved.run)[0].input == flows.history(first)[0].input == b"[17]"  # type: ignore[attr-defined]
         assert flows.decide(first, task).verdict == "stale"
         assert move(first, "1").verdict == "closed"
         flows.decide(second, flows.task(second))
@@ -245,7 +245,7 @@ class StartingFlows:
         assert flows.list() == [urgent.id, jobs[0].id]
         assert flows.begin_waiting(5) == 2
         assert flows.store.state(later.id) is State.SCHEDULED
-        assert flows.history(jobs[2].id)[0].input == b"2"  # type: ignore[union-attr]
+        assert flows.history(jobs[2].id)[0].input == b"2"  # type: ignore[attr-defined]
         assert flows.begin_waiting(function=b"unknown") == 0
 
     def test_the_timeout_is_that_of_the_start_or_the_job_or_the_definition(self, flows: Flows) -> None:

@@ -78,7 +78,7 @@ class OtherRuns:
             case _:
                 raise AssertionError(f"nobody terminates runs here: {errand}")
 
-    def _answer(self, draft: Draft, event: Any, done: type[h.EventBase], failed: type[h.EventBase]) -> bool:
+    def _answer(self, draft: Draft, event: Any, done: type[h.Event], failed: type[h.Event]) -> bool:
         """Record the answer to a request. Return whether the other run is open."""
         is_open = bool(event.run or event.workflow_id != "nobody") and event.run not in self.closed
         attributes: dict[str, Any] = {"workflow_id": event.workflow_id, "run": event.run}
@@ -97,7 +97,7 @@ class OtherRuns:
         assert child_ended(draft, initiated, kind, type=child.type, version="1", **attributes)
         self.closed.add(child.run)
 
-    def _end_of(self, *, cancels: bool) -> tuple[type[h.EventBase], dict[str, Any]]:
+    def _end_of(self, *, cancels: bool) -> tuple[type[h.Event], dict[str, Any]]:
         chance = self._chance
         if chance.random() < (0.7 if cancels else 0.05):
             return h.ChildWorkflowExecutionCanceled, {}

@@ -19,7 +19,7 @@ from tests.unit.workflow_code.programs import CODE, deployed, make, recording
 
 from mainspring.jobs.model import JobFailure
 from mainspring.workflow_code.instance import Instance
-from mainspring.workflows.history import Event, WorkflowExecutionContinuedAsNew
+from mainspring.workflows.history import Event, WorkflowExecutionContinuedAsNew, decode_events
 from mainspring.workflows.model import Limits
 from mainspring.workflows.requests import FailWorkflowExecution
 
@@ -190,7 +190,8 @@ def _show(decision: Any) -> str:
 def main() -> None:
     """Replay the histories of stdin, and print the digests."""
     sys.setrecursionlimit(5000)
-    for recorded in msgspec.msgpack.decode(sys.stdin.buffer.read(), type=list[Recorded]):
+    rows = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=list[tuple[int, msgspec.Raw, list[int]]])
+    for recorded in (Recorded(seed, decode_events(events), commits) for seed, events, commits in rows):
         print(recorded.seed, *digest_of_prefixes(recorded))  # noqa: T201
 
 

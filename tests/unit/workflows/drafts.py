@@ -18,7 +18,7 @@ from mainspring.workflows.timeouts import ring
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mainspring.workflows.history import EventBase
+    from mainspring.workflows.history import Event
     from mainspring.workflows.requests import Decision
 
 SECOND = 1_000_000
@@ -33,7 +33,7 @@ class Run:
     def __init__(self, *, limits: Limits | None = None, full: bool = False, **attributes: Any) -> None:
         self.state = State()
         self.parking = Parking()
-        self.events: list[EventBase] = []
+        self.events: list[Event] = []
         self.now_us = BEGIN
         self.limits = limits or Limits()
         self._ids = count(1001)

@@ -76,7 +76,7 @@ def test_a_close_with_unseen_events_is_refused_and_the_rest_stands() -> None:
         (CancelWorkflowExecution(1), history.CancelWorkflowExecutionFailed),
     ],
 )
-def test_each_close_has_its_refusal(decision: CompleteWorkflowExecution, kind: type[history.EventBase]) -> None:
+def test_each_close_has_its_refusal(decision: CompleteWorkflowExecution, kind: type[history.Event]) -> None:
     run = Run()
     run.signal()
     run.decide(decision, seen=2)

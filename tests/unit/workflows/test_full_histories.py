@@ -41,13 +41,13 @@ from mainspring.workflows.requests import (
 )
 
 if TYPE_CHECKING:
-    from mainspring.workflows.history import EventBase
+    from mainspring.workflows.history import Event
 
 NAMED = ("scheduled", "started", "initiated", "decision_completed", "cancel_requested", "timeout", "cause")
 DONE = CompleteWorkflowExecution(0, b"TEST PASS")
 
 
-def line(event: EventBase) -> str:
+def line(event: Event) -> str:
     names = [name for name in NAMED if name in event.__struct_fields__]
     values = [f"{name}={getattr(event, name)}" for name in names if getattr(event, name)]
     return " ".join([str(event.id), type(event).__name__, *values])
@@ -70,7 +70,7 @@ def start(run: Run, scheduled: int) -> bool:
     return started
 
 
-def end(run: Run, kind: type[EventBase], scheduled: int, **attributes: object) -> bool:
+def end(run: Run, kind: type[Event], scheduled: int, **attributes: object) -> bool:
     activity = run.state.activities.get(scheduled)
     started = 0 if activity is None else activity.started
     ended: bool = run.do(draft.close_full_activity, kind, scheduled, started, **attributes)

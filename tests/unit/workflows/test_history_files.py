@@ -27,7 +27,7 @@ from mainspring.workflows.history_json import (
 
 from .test_swf_events import event_of
 
-KINDS = [kind.__name__ for kind in h.Event.__args__]
+KINDS = [kind.__name__ for kind in h.kinds(h.Event)]
 EVENTS: list[h.Event] = [
     h.WorkflowExecutionStarted(1, 5, "order", "2", b'[17,"eva",true,1.5,null]', run=1 << 60, workflow_id="order-17", seed=3),
     h.DecisionTaskScheduled(2, 5),

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mainspring.workflows.draft import Draft
-    from mainspring.workflows.history import EventBase
+    from mainspring.workflows.history import Event
     from mainspring.workflows.model import State
     from mainspring.workflows.requests import Decision
 
@@ -100,10 +100,10 @@ closes = st.sampled_from(
 class Model:
     """The answers to all questions about a run, each by a look at all its events."""
 
-    def __init__(self, events: list[EventBase]) -> None:
+    def __init__(self, events: list[Event]) -> None:
         self.events = events
 
-    def of(self, *kinds: type[EventBase]) -> list[Any]:
+    def of(self, *kinds: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kinds)]
 
     @property

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.worker.link import BEATS_PER_LIMIT
 from mainspring.worker.workflows.runs import EndedActivity
-from mainspring.workflows.history import ActivityTaskCompleted, ActivityTaskStarted, DecisionTaskScheduled
+from mainspring.workflows import history
 from mainspring.workflows.messages import SettlementMessage, decode_activity_info
 
 if TYPE_CHECKING:
@@ -151,12 +151,12 @@ def predicted_events(ended: Sequence[EndedActivity], position: int, now_us: int)
     events: list[Event] = []
     for one in ended:
         started = position + 1
-        events.append(ActivityTaskStarted(started, now_us, one.ref, attempt=one.attempt))
-        events.append(ActivityTaskCompleted(position + 2, now_us, one.ref, started, one.settlement.data))
+        events.append(history.ActivityTaskStarted(started, now_us, one.ref, attempt=one.attempt))
+        events.append(history.ActivityTaskCompleted(position + 2, now_us, one.ref, started, one.settlement.data))
         position += 2
         if len(events) == 2:
             position += 1
-            events.append(DecisionTaskScheduled(position, now_us))
+            events.append(history.DecisionTaskScheduled(position, now_us))
     return events
 
 

@@ -37,7 +37,8 @@ from mainspring.worker.selector import load_registry
 from mainspring.workflow_code.instance import Instance
 from mainspring.workflow_code.matching import Mismatch
 from mainspring.workflow_code.model import EndOfHistory
-from mainspring.workflows.history import DecisionTaskCompleted, decode_events, encode_events
+from mainspring.workflows import history
+from mainspring.workflows.history import decode_events, encode_events
 from mainspring.workflows.model import (
     Limits,  # noqa: TC001 - msgspec reads the annotations
     Parked,  # noqa: TC001 - msgspec reads the annotations
@@ -74,7 +75,7 @@ def replay(code: Code, events: Sequence[Event], limits: Limits | None = None) ->
         difference = instance.compare(events)
     finally:
         instance.evict()
-    return Replayed(len(events), sum(type(event) is DecisionTaskCompleted for event in events), difference)
+    return Replayed(len(events), sum(type(event) is history.DecisionTaskCompleted for event in events), difference)
 
 
 class _ReplayedInstance(Instance):

@@ -13,20 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from mainspring.clock import to_us
 from mainspring.wire.gearman_protocol import Type
 from mainspring.workflow_code.instance import Instance
-from mainspring.workflows.history import (
-    ActivityTaskCanceled,
-    ActivityTaskCompleted,
-    ActivityTaskFailed,
-    ActivityTaskScheduled,
-    ActivityTaskTimedOut,
-    ChildWorkflowExecutionCanceled,
-    ChildWorkflowExecutionCompleted,
-    ChildWorkflowExecutionFailed,
-    ChildWorkflowExecutionTerminated,
-    ChildWorkflowExecutionTimedOut,
-    StartChildWorkflowExecutionFailed,
-    StartChildWorkflowExecutionInitiated,
-)
+from mainspring.workflows import history
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
@@ -50,18 +37,14 @@ REST_AFTER_US: Final = 10_000_000
 REST_EVENTS: Final = 5_000
 """Events of a history above which its decision is kept during such waits."""
 
-_ENDS: Final = (ActivityTaskCompleted, ActivityTaskFailed, ActivityTaskTimedOut, ActivityTaskCanceled)
-
-
-_CHILD_ENDS: Final = (
-    StartChildWorkflowExecutionFailed,
-    ChildWorkflowExecutionCompleted,
-    ChildWorkflowExecutionFailed,
-    ChildWorkflowExecutionTimedOut,
-    ChildWorkflowExecutionCanceled,
-    ChildWorkflowExecutionTerminated,
+_CHILD_ENDS: Final = (history.StartChildWorkflowExecutionFailed, history.ChildEnd)
+_NOTED: Final = (
+    history.ActivityTaskScheduled,
+    history.ActivityEnd,
+    history.StartChildWorkflowExecutionInitiated,
+    *_CHILD_ENDS,
 )
-_NOTED: Final = frozenset({ActivityTaskScheduled, StartChildWorkflowExecutionInitiated, *_ENDS, *_CHILD_ENDS})
+_NOTED_KINDS: Final = frozenset(kind for family in _NOTED for kind in history.kinds(family))
 
 
 class EndedActivity(NamedTuple):
@@ -295,16 +278,16 @@ class Run:
     def note(self, events: Sequence[Event]) -> None:
         """Note which activities and children events open and close."""
         for event in events:
-            if event.__class__ not in _NOTED:
+            if event.__class__ not in _NOTED_KINDS:
                 continue
-            if isinstance(event, ActivityTaskScheduled):
+            if isinstance(event, history.ActivityTaskScheduled):
                 self.open.add(event.id)
                 if event.schedule_to_close:
                     self.close_by[event.id] = (event.timed_from_us or event.at_us) + to_us(event.schedule_to_close)
-            elif isinstance(event, _ENDS):
+            elif isinstance(event, history.ActivityEnd):
                 self.open.discard(event.scheduled)
                 self.close_by.pop(event.scheduled, None)
-            elif isinstance(event, StartChildWorkflowExecutionInitiated):
+            elif isinstance(event, history.StartChildWorkflowExecutionInitiated):
                 self.open.add(event.id)
             elif isinstance(event, _CHILD_ENDS):
                 self.open.discard(event.initiated)

@@ -23,7 +23,8 @@ from mainspring.worker.workflows import activities
 from mainspring.worker.workflows.runs import Histories, Next, Run, next_act
 from mainspring.workflow_code.instance import Instance
 from mainspring.workflow_code.model import Turn
-from mainspring.workflows.history import DecisionTaskCompleted, decode_events
+from mainspring.workflows import history
+from mainspring.workflows.history import decode_events
 from mainspring.workflows.messages import DecideMessage, decode_decided, decode_decision_info, encode_message
 from mainspring.workflows.model import Limits, Parked, decisions_of
 
@@ -190,7 +191,7 @@ _log = structlog.get_logger("mainspring.workflows")
 
 
 def _completes(event: Event) -> bool:
-    return type(event) is DecisionTaskCompleted
+    return type(event) is history.DecisionTaskCompleted
 
 
 class Turns:

@@ -210,7 +210,7 @@ def test_a_step_that_waits_for_its_next_attempt_has_a_timer_in_place_of_a_decisi
     assert (answer.verdict, answer.lease, assigned) == ("recorded", Lease.NONE, [])
     assert kinds(answer.events) == ["DecisionTaskStarted", "TimerStarted", "DecisionTaskCompleted"]
     timer = decode_events(answer.events)[1]
-    assert (timer.timer_id, timer.control, timer.number, timer.decision_completed) == ("step-1", "3", 1, 0)  # type: ignore[union-attr]
+    assert (timer.timer_id, timer.control, timer.number, timer.decision_completed) == ("step-1", "3", 1, 0)  # type: ignore[attr-defined]
     node.wait(59)
     assert not decider.take()
     node.wait(1.1)

@@ -65,9 +65,7 @@ def test_an_activity_has_a_job() -> None:
         (JobState.CANCELLED, b"", history.ActivityTaskCanceled, {"cancel_requested": 0}),
     ],
 )
-def test_ends_of_jobs(
-    state: JobState, error: bytes, kind: type[history.EventBase], expected: dict[str, object]
-) -> None:
+def test_ends_of_jobs(state: JobState, error: bytes, kind: type[history.Event], expected: dict[str, object]) -> None:
     run = scheduled()
     assert run.end(ended(1001, state, error=error, result=b"ok", attempt=3))
     assert run.recorded == ["6 ActivityTaskStarted", f"7 {kind.__name__}", "8 DecisionTaskScheduled"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from enum import Enum
 
-    from mainspring.workflows.history import EventBase
+    from mainspring.workflows.history import Event
 
 
-def event(kind: type[EventBase], place: int, /, **attributes: Any) -> EventBase:
+def event(kind: type[Event], place: int, /, **attributes: Any) -> Event:
     """Return an event with any values for the attributes that a test does not name."""
     values = {"id": place, "at_us": place} | attributes
     for field, default in zip(reversed(kind.__struct_fields__), reversed(kind.__struct_defaults__), strict=False):
@@ -28,13 +28,13 @@ def event(kind: type[EventBase], place: int, /, **attributes: Any) -> EventBase:
     return kind(**values)
 
 
-def run(*events: tuple[type[EventBase], dict[str, Any]]) -> State:
+def run(*events: tuple[type[Event], dict[str, Any]]) -> State:
     """Return the state of a run that begins as all do, and goes on with these events from number 2."""
     begun = event(history.WorkflowExecutionStarted, 1, type="order", version="1")
     return fold([begun, *(event(kind, number, **named) for number, (kind, named) in enumerate(events, 2))])
 
 
-def legal(state: State, kind: type[EventBase], /, **attributes: Any) -> bool:
+def legal(state: State, kind: type[Event], /, **attributes: Any) -> bool:
     try:
         apply(state, event(kind, state.last + 1, **attributes))
     except IllegalTransitionError:
@@ -43,11 +43,11 @@ def legal(state: State, kind: type[EventBase], /, **attributes: Any) -> bool:
 
 
 def test_the_fold_covers_every_event() -> None:
-    assert set(_FOLDS) == set(get_args(history.Event))
+    assert set(_FOLDS) == set(history.kinds(history.Event))
     assert set(_FOLDS) >= TRIGGERS
 
 
-SCHEDULED: tuple[type[EventBase], dict[str, Any]] = (history.DecisionTaskScheduled, {})
+SCHEDULED: tuple[type[Event], dict[str, Any]] = (history.DecisionTaskScheduled, {})
 STARTED = (history.DecisionTaskStarted, {"scheduled": 2})
 DECISION_PHASES: list[tuple[machines.DecisionPhase, Sequence[Any], dict[str, int]]] = [
     (machines.DecisionPhase.NONE, [], {}),
@@ -66,7 +66,7 @@ DECISION_EVENTS = [
 @pytest.mark.parametrize("kind", DECISION_EVENTS)
 @pytest.mark.parametrize(("phase", "events", "names"), DECISION_PHASES)
 def test_decision_tasks(
-    phase: machines.DecisionPhase, events: Sequence[Any], names: dict[str, int], kind: type[EventBase]
+    phase: machines.DecisionPhase, events: Sequence[Any], names: dict[str, int], kind: type[Event]
 ) -> None:
     state = run(*events)
     assert machines.phase_of_decision(state) is phase
@@ -78,7 +78,7 @@ def test_decision_tasks(
 
 
 @pytest.mark.parametrize("kind", [history.DecisionTaskCompleted, history.DecisionTaskTimedOut])
-def test_a_completion_names_the_open_task(kind: type[EventBase]) -> None:
+def test_a_completion_names_the_open_task(kind: type[Event]) -> None:
     assert not legal(run(SCHEDULED, STARTED), kind, scheduled=1, started=3)
     assert not legal(run(SCHEDULED, STARTED), kind, scheduled=2, started=2)
     assert not legal(run(SCHEDULED), history.DecisionTaskStarted, scheduled=1)
@@ -107,7 +107,7 @@ ACTIVITY_EVENTS = sorted({kind for _, kind in machines.ACTIVITY_TRANSITIONS}, ke
 
 @pytest.mark.parametrize("kind", ACTIVITY_EVENTS)
 @pytest.mark.parametrize(("phase", "events", "started"), ACTIVITY_PHASES)
-def test_activities(phase: machines.ActivityPhase, events: Sequence[Any], started: int, kind: type[EventBase]) -> None:
+def test_activities(phase: machines.ActivityPhase, events: Sequence[Any], started: int, kind: type[Event]) -> None:
     state = run(*events)
     named = {"scheduled": 2, "started": started, "activity_id": "a"}
     named = {name: value for name, value in named.items() if name in kind.__struct_fields__}
@@ -137,7 +137,7 @@ TIMER = (
 
 
 @pytest.mark.parametrize("kind", [history.TimerFired, history.TimerCanceled])
-def test_timers(kind: type[EventBase]) -> None:
+def test_timers(kind: type[Event]) -> None:
     assert not legal(run(), kind, timer_id="t", started=2)
     assert not legal(run(TIMER), kind, timer_id="t", started=1)
     assert not legal(run(TIMER), history.TimerStarted, timer_id="t")
@@ -160,7 +160,7 @@ CHILD_EVENTS = sorted({kind for _, kind in machines.CHILD_TRANSITIONS}, key=lamb
 
 @pytest.mark.parametrize("kind", CHILD_EVENTS)
 @pytest.mark.parametrize(("phase", "events", "started"), CHILD_PHASES)
-def test_children(phase: machines.ChildPhase, events: Sequence[Any], started: int, kind: type[EventBase]) -> None:
+def test_children(phase: machines.ChildPhase, events: Sequence[Any], started: int, kind: type[Event]) -> None:
     state = run(*events)
     named = {"initiated": 2, "started": started} if "started" in kind.__struct_fields__ else {"initiated": 2}
     following = machines.CHILD_TRANSITIONS.get((phase, kind))
@@ -178,7 +178,7 @@ def test_a_child_that_a_limit_refuses_concerns_no_machine() -> None:
 @pytest.mark.parametrize(
     "initiated", [one for one in machines.REQUEST_FOLDS if "initiated" not in one.__struct_fields__]
 )
-def test_requests_to_other_runs_are_answered_once(initiated: type[EventBase], kind: type[EventBase]) -> None:
+def test_requests_to_other_runs_are_answered_once(initiated: type[Event], kind: type[Event]) -> None:
     assert not legal(run(), kind, initiated=2)
     state = run((initiated, {}))
     assert legal(state, kind, initiated=2)
@@ -186,19 +186,19 @@ def test_requests_to_other_runs_are_answered_once(initiated: type[EventBase], ki
 
 
 @pytest.mark.parametrize(("kind", "status"), machines.CLOSES.items())
-def test_a_closed_run_takes_no_event(kind: type[EventBase], status: int) -> None:
+def test_a_closed_run_takes_no_event(kind: type[Event], status: int) -> None:
     state = run(ACTIVITY, TIMER, CHILD, SCHEDULED)
     apply(state, event(kind, state.last + 1))
     assert state.status == status
     assert state.closed_us == state.last
     opened = (state.activities, state.activity_ids, state.timers, state.children, state.scheduled)
     assert not any(opened)
-    for other in get_args(history.Event):
+    for other in history.kinds(history.Event):
         assert not legal(state, other)
 
 
 def test_a_run_begins_once_and_first() -> None:
-    for kind in get_args(history.Event):
+    for kind in history.kinds(history.Event):
         assert legal(State(), kind) == (kind is history.WorkflowExecutionStarted)
     assert not legal(run(), history.WorkflowExecutionStarted)
 
@@ -211,7 +211,7 @@ def test_numbers_are_dense() -> None:
 
 
 @pytest.mark.parametrize("kind", [one for one in _FOLDS if "Lambda" in one.__name__])
-def test_lambda_functions_are_only_refused(kind: type[EventBase]) -> None:
+def test_lambda_functions_are_only_refused(kind: type[Event]) -> None:
     assert legal(run(), kind) == (kind is history.ScheduleLambdaFunctionFailed)
 
 
@@ -225,7 +225,7 @@ def test_lambda_functions_are_only_refused(kind: type[EventBase]) -> None:
 def test_late_ends_are_rows_of_the_tables(transitions: Any, reasons: Any, phases: Any) -> None:
     """Each event that closes something is late after the close; a row gives the reason, and no row is a transition too."""
     closing = {kind for (_, kind), phase in transitions.items() if phase is phases.CLOSED}
-    late: set[tuple[Enum, type[EventBase]]] = set(reasons)
+    late: set[tuple[Enum, type[Event]]] = set(reasons)
     assert {kind for _, kind in late} >= closing
     assert not late & set(transitions)
     assert all(reasons.values())

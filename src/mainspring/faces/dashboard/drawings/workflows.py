@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mainspring.faces.dashboard.drawings.axes import CompressedScale, apart, rows_of
 from mainspring.faces.dashboard.words import duration, number
-from mainspring.workflows.history import STEP_TIMER
+from mainspring.workflows.history import STEP_TIMER, Event, kinds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -48,20 +48,7 @@ _BEGINS: Final = {
     "StartChildWorkflowExecutionInitiated": "child",
 }
 _STARTS: Final = frozenset({"ActivityTaskStarted", "ChildWorkflowExecutionStarted"})
-_ENDS: Final = {
-    "ActivityTaskCompleted": "succeeded",
-    "ActivityTaskFailed": "failed",
-    "ActivityTaskTimedOut": "timed_out",
-    "ActivityTaskCanceled": "cancelled",
-    "TimerFired": "succeeded",
-    "TimerCanceled": UNNEEDED,
-    "ChildWorkflowExecutionCompleted": "succeeded",
-    "ChildWorkflowExecutionFailed": "failed",
-    "ChildWorkflowExecutionTimedOut": "timed_out",
-    "ChildWorkflowExecutionCanceled": "cancelled",
-    "ChildWorkflowExecutionTerminated": "cancelled",
-    "StartChildWorkflowExecutionFailed": "failed",
-}
+_ENDS: Final = {kind.__name__: kind.outcome for kind in kinds(Event) if kind.outcome} | {"TimerCanceled": UNNEEDED}
 _FIRST: Final = ("scheduledEventId", "initiatedEventId", "startedEventId")
 """The attributes with the event that begins a lane. ``startedEventId`` of activities is another event, so it comes last."""
 _LEGEND: Final[Sequence[str]] = ("failed", "timed_out", "cancelled", "running", "open", "succeeded", UNNEEDED)
