@@ -280,7 +280,7 @@ def test_assigning_jobs_without_a_term_is_detected(monkeypatch: Plant) -> None:
     def resume(self: JobService) -> None:
         self.dispatch.paused = self._ends
         for queue in self.dispatch.queues.values():
-            self.serving.serve(queue)
+            self.assigner.serve(queue)
 
     monkeypatch.setattr(JobService, "resume", resume)
     is_caught(1000, by="which is not its own", first=1200)

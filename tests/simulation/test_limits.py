@@ -84,7 +84,7 @@ def test_losing_the_token_of_a_job_dropped_during_its_assignment_is_detected(mon
             held = self._table.find(job_id)
             if held is not None:
                 held.queue.leased -= 1
-                self._serving.release(held)
+                self._assigner.release(held)
 
     monkeypatch.setattr(Subscriptions, "_dropped", dropped)
     is_caught(400, by="never ends")

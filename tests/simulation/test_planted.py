@@ -121,21 +121,21 @@ def test_a_query_overtaken_by_a_background_job_is_detected(monkeypatch: Plant) -
 
 def test_dropping_a_foreground_job_that_is_being_stored_is_detected(monkeypatch: Plant) -> None:
     def eager(self: Ends, held: Held) -> None:
-        serving = self._serving
-        serving.detach(held)
+        assigner = self._assigner
+        assigner.detach(held)
         if self._table.held.get(held.handle) is held:
             if not held.stored and not self._listeners.of(held.job.id):
-                serving.release(held)
+                assigner.release(held)
                 return
             self._dispatch.push(held, first=True)
-            serving.serve(held.queue)
+            assigner.serve(held.queue)
 
     def hasty(self: Waits, listener: Any) -> None:
         listener.gone = True
         for job_id in self._listeners.leave(listener, 1000):
             held = self._table.find(job_id)
             if held is not None and not held.stored and held.worker is None:
-                self._serving.release(held)
+                self._assigner.release(held)
 
     monkeypatch.setattr(Ends, "_requeue", eager)
     monkeypatch.setattr(Waits, "gone", hasty)

@@ -208,7 +208,7 @@ class World:
                     did = actor.act() or did
             if not did:
                 # Operations without a waiting caller are committed after a delay, and a worker's grab may be pending for one.
-                if life.commits.idle and not life.service.serving.pending_grabs.since:
+                if life.commits.idle and not life.service.assigner.pending_grabs.since:
                     break
                 self.clock.advance(0.01)
                 life.run_due()

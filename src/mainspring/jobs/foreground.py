@@ -46,7 +46,7 @@ class Foreground:
     def __init__(
         self,
         context: Context,
-        serving: Assigner,
+        assigner: Assigner,
         intake: Intake,
         roots: RootJobs,
         outcomes: OutcomeReader,
@@ -56,7 +56,7 @@ class Foreground:
     ) -> None:
         self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
         self._listeners, self._hub, self._handles = context.listeners, context.hub, context.handles
-        self._serving = serving
+        self._assigner = assigner
         self._intake = intake
         self._roots = roots
         self._uniques = context.uniques
@@ -127,7 +127,7 @@ class Foreground:
     def begin_held(self, held: Held) -> None:
         """Begin the run for which a foreground job in memory stands, because its function has become a workflow."""
         job = held.job
-        self._serving.release(held)
+        self._assigner.release(held)
 
         def begun(joined: dict[int, Found]) -> None:
             if joined:
@@ -169,7 +169,7 @@ class Foreground:
         if self._hub.active and job.id in self._hub.wanted:
             self._hub.publish(job)
         self._dispatch.push(held)
-        self._serving.serve(held.queue)
+        self._assigner.serve(held.queue)
 
     # ---- jobs that other nodes may run or join ----
 
@@ -210,7 +210,7 @@ class Foreground:
         if subscriptions is None:
             return
         job, term, on_the_way = held.job, self._table.term, self._table.on_the_way
-        self._serving.release(held)
+        self._assigner.release(held)
         on_the_way.add(job.id)
         job.foreground, job.state = True, _PENDING
         held.queue.backlog[job.priority] += 1
@@ -238,4 +238,4 @@ class Foreground:
         if self._listeners.of(job.id):
             held = self._table.hold(job, stored=False)
             self._dispatch.push(held)
-            self._serving.serve(held.queue)
+            self._assigner.serve(held.queue)

@@ -97,10 +97,10 @@ FUNCTIONS_PER_COUNT: Final = 250
 class Counting:
     """Reads counts of queues from the store. Until then nothing is claimed for them, and new jobs go behind stored ones."""
 
-    def __init__(self, context: Context, serving: Assigner, reads: Reads) -> None:
+    def __init__(self, context: Context, assigner: Assigner, reads: Reads) -> None:
         self._dispatch, self._commits, self._timers = context.dispatch, context.commits, context.timers
         self._clock = context.clock
-        self._serving = serving
+        self._assigner = assigner
         self._reads = reads
         self._next: dict[bytes, FunctionQueue] = {}
         """The queues of the next query."""
@@ -152,12 +152,12 @@ class Counting:
         for queue in asked.values():
             queue.away = max(queue.away - queue.leased, 0)
         count_in_flight(self._commits.waiting, asked)
-        serving = self._serving
+        assigner = self._assigner
         for queue in asked.values():
             queue.counted = True
             queue.claiming = False
-            serving.serve(queue)
-            serving.answer(queue)
+            assigner.serve(queue)
+            assigner.answer(queue)
 
     def _not_counted(self, asked: Mapping[bytes, FunctionQueue], error: StoreError) -> None:
         del error  # every operation with a waiting client reports it to the service
@@ -170,7 +170,7 @@ class Counting:
 
         for queue in asked.values():
             queue.claiming = False
-            self._serving.answer(queue)
+            self._assigner.answer(queue)
         self._timers.at(self._clock.monotonic() + RETRY_DELAY, retry)
 
 

@@ -61,15 +61,15 @@ class Intake:
     def __init__(
         self,
         context: Context,
-        serving: Assigner,
+        assigner: Assigner,
         roots: RootJobs,
         wake_at: Callable[[int], None],
         submitted: Callable[[Sequence[Job]], None],
     ) -> None:
         self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
         self._listeners, self._hub = context.listeners, context.hub
-        self._serving = serving
-        self._admits = serving.claiming.admits
+        self._assigner = assigner
+        self._admits = assigner.claiming.admits
         self._uniques = context.uniques
         self._roots = roots
         self._goes_on = roots.goes_on
@@ -184,7 +184,7 @@ class Intake:
         if not jobs:
             return
         self.submitted(jobs)
-        serving, dispatch, term = self._serving, self._dispatch, self._table.term
+        assigner, dispatch, term = self._assigner, self._dispatch, self._table.term
         queues = dispatch.queues
         if dispatch.new_rows:
             dispatch.stored(jobs)
@@ -204,12 +204,12 @@ class Intake:
                 if job.term == term:
                     leased = True
                     queue.leased += 1
-                    held = serving.hold(job)
+                    held = assigner.hold(job)
                     worker = None if queue.prefer is None else self._goes_on(job)
                     if worker is None:
                         dispatch.push(held)
                     else:
-                        serving.start(held, worker)
+                        assigner.start(held, worker)
                         worker.connection.assign(held)
                 else:  # the term has ended since: the node that ended it gives the job back
                     queue.away += 1
@@ -223,9 +223,9 @@ class Intake:
             if job.expires_us:
                 self._wake_at(job.expires_us)
         for queue in touched:
-            serving.serve(queue)
+            assigner.serve(queue)
         if leased:
-            serving.arrived()
+            assigner.arrived()
 
     def uncount(self, jobs: Sequence[Job], gone: dict[int, Found] | None = None) -> list[Job]:
         """Undo the counts of jobs that were not stored, and use the places that these get free; return the others."""
@@ -244,11 +244,11 @@ class Intake:
                 if queue.admission is not None:
                     queue.admission.arrived(job.key)
             elif job.state == _PENDING:
-                self._serving.no_longer_pending(queue, job.priority)
+                self._assigner.no_longer_pending(queue, job.priority)
             else:
-                self._serving.no_longer_away(queue)
+                self._assigner.no_longer_away(queue)
         for queue in touched:
-            self._serving.serve(queue)
+            self._assigner.serve(queue)
         return stored
 
     def _not_submitted(self, jobs: list[Job], error: StoreError, refused: Refused) -> None:
@@ -347,7 +347,7 @@ class Intake:
             and not (held.stored or held.adopting or held.worker)
             and not self._listeners.of(held.job.id)
         ):
-            self._serving.release(held)  # its client left meanwhile
+            self._assigner.release(held)  # its client left meanwhile
 
 
 class KeyedIntake:
@@ -481,7 +481,7 @@ class NodeJobLifecycle:
     def __init__(
         self,
         context: Context,
-        serving: Assigner,
+        assigner: Assigner,
         ends: Ends,
         intake: Intake,
         clients: Clients,
@@ -489,7 +489,7 @@ class NodeJobLifecycle:
         self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
         self._listeners, self._handles, self._hub = context.listeners, context.handles, context.hub
         self._uniques = context.uniques
-        self._serving = serving
+        self._assigner = assigner
         self._ends = ends
         self._intake = intake
         self._clients = clients
@@ -546,16 +546,16 @@ class NodeJobLifecycle:
         for job in taken:
             queue = self._dispatch.queues.get(job.function)
             if queue is not None and job.state == State.PENDING:
-                self._serving.no_longer_pending(queue, job.priority)
+                self._assigner.no_longer_pending(queue, job.priority)
             elif queue is not None:
-                self._serving.no_longer_away(queue)
+                self._assigner.no_longer_away(queue)
 
     def ended(self, jobs: Sequence[Job]) -> None:
         """Count the ends of root jobs; notify their clients and watchers after the group's answers, which may add clients."""
         for job in jobs:
             queue = self._dispatch.tracked(job.function)
             if queue is not None:
-                self._serving.no_longer_away(queue)
+                self._assigner.no_longer_away(queue)
         self._commits.after_answers(lambda: self._announce(jobs))
 
     def _announce(self, jobs: Sequence[Job]) -> None:
@@ -577,8 +577,8 @@ class NodeJobLifecycle:
             if held is not None and held.stored and held.job.term == gone.term:
                 self._ends.forget(held, stop=stop)
             elif queue is not None and gone.state == State.PENDING:
-                self._serving.no_longer_pending(queue, gone.priority)
+                self._assigner.no_longer_pending(queue, gone.priority)
             elif queue is not None and gone.term != self._table.term:
-                self._serving.no_longer_away(queue)
+                self._assigner.no_longer_away(queue)
             for listener in self._listeners.pop(gone.id):
                 listener.unknown(self._handles.of(gone.id))

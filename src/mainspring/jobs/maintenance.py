@@ -47,7 +47,7 @@ class Maintenance:
     def __init__(
         self,
         context: Context,
-        serving: Assigner,
+        assigner: Assigner,
         ends: Ends,
         due_jobs: DueJobs,
         *,
@@ -58,7 +58,7 @@ class Maintenance:
     ) -> None:
         self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
         self._timers, self._clock, self._listeners = context.timers, context.clock, context.listeners
-        self._serving = serving
+        self._assigner = assigner
         self._ends = ends
         self._due_jobs = due_jobs
         self._slices = context.slices
@@ -82,7 +82,7 @@ class Maintenance:
             self._pass_over_silent(now)
             if self._ends.unsettled:
                 self._ends.retry_settlements()
-            self._serving.next_suspect()
+            self._assigner.next_suspect()
             self._look_at_functions(now)
             self._due_jobs.look()
             self._results.run_once()
@@ -99,7 +99,7 @@ class Maintenance:
         """Fit the windows of all functions to their workers, and serve each; many functions are processed in steps."""
         if self._passing or now < self._pass_at:
             return
-        serving = self._serving
+        assigner = self._assigner
         order = self._dispatch.order
         seconds, self._looked = now - self._looked, now
 
@@ -110,7 +110,7 @@ class Maintenance:
             ]:  # no copy: it would keep functions that are forgotten meanwhile
                 for queue in part:
                     if queue.is_active():
-                        serving.look_after(queue, seconds)
+                        assigner.look_after(queue, seconds)
                 start += len(part)
                 yield
 
@@ -177,10 +177,10 @@ MIN_RECHECK: Final = 0.001
 class DueJobs:
     """Makes stored jobs pending when they are due, and expires late ones."""
 
-    def __init__(self, context: Context, serving: Assigner) -> None:
+    def __init__(self, context: Context, assigner: Assigner) -> None:
         self._dispatch, self._commits, self._timers = context.dispatch, context.commits, context.timers
         self._clock, self._listeners, self._hub = context.clock, context.listeners, context.hub
-        self._serving = serving
+        self._assigner = assigner
         self._next_us = 0
         self._in_progress = False
 
@@ -212,7 +212,7 @@ class DueJobs:
 
     def _woke(self, woken: Woken) -> None:
         self._in_progress = False
-        self._serving.now_pending(woken.due, were_away=True)
+        self._assigner.now_pending(woken.due, were_away=True)
         for job, before in woken.expired:
             self.ended(job, before)
         if woken.next_us:
@@ -234,9 +234,9 @@ class DueJobs:
         if queue is None:
             pass  # the store alone counts the function's jobs
         elif before == State.PENDING:
-            self._serving.no_longer_pending(queue, job.priority)
+            self._assigner.no_longer_pending(queue, job.priority)
         else:
-            self._serving.no_longer_away(queue)
+            self._assigner.no_longer_away(queue)
         self._listeners.notify(job)
         if self._hub.active and job.id in self._hub.wanted:
             self._hub.publish(job)

@@ -41,11 +41,11 @@ class Waits:
     """Adds and removes waiting clients. ``subscriptions`` is given if the store is shared."""
 
     def __init__(
-        self, context: Context, serving: Assigner, outcomes: OutcomeReader, subscriptions: Subscriptions | None
+        self, context: Context, assigner: Assigner, outcomes: OutcomeReader, subscriptions: Subscriptions | None
     ) -> None:
         self._table, self._commits, self._listeners = context.table, context.commits, context.listeners
         self._clock, self._timers, self._slices = context.clock, context.timers, context.slices
-        self._serving = serving
+        self._assigner = assigner
         self._outcomes = outcomes
         self._subscriptions = subscriptions
 
@@ -143,7 +143,7 @@ class Waits:
         for job_id in alone:
             held = self._table.find(job_id)
             if held is not None and not held.stored and not held.adopting and held.worker is None:
-                self._serving.release(held)
+                self._assigner.release(held)
         if self._subscriptions is not None and alone:
             self._subscriptions.left(alone)
         if self._listeners.waits(listener):
@@ -364,10 +364,10 @@ class Subscriptions:
     ``noted`` is called once all subscriptions are stored under a new term.
     """
 
-    def __init__(self, context: Context, serving: Assigner, noted: Callable[[], None]) -> None:
+    def __init__(self, context: Context, assigner: Assigner, noted: Callable[[], None]) -> None:
         self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
         self._handles, self._listeners = context.handles, context.listeners
-        self._serving = serving
+        self._assigner = assigner
         self._noted = noted
         self.outcomes = OutcomeReader(context, self.find)
         self._unsubscribes: dict[Unsubscribe, list[Held]] = {}
@@ -498,16 +498,16 @@ class Subscriptions:
     def drop(self, settlement: Settlement) -> None:
         """Unsubscribe from an abandoned foreground job that is requeued, so that the store drops it."""
         job = settlement.job
-        serving = self._serving
+        assigner = self._assigner
 
         def dropped(gone: set[int]) -> None:
             queue = self._dispatch.tracked(job.function) if gone else None
             if queue is None:
                 pass  # the job was not dropped, or the store alone counts it
             elif rules.target(settlement.event) is State.PENDING:
-                serving.no_longer_pending(queue, job.priority)
+                assigner.no_longer_pending(queue, job.priority)
             else:
-                serving.no_longer_away(queue)
+                assigner.no_longer_away(queue)
 
         # If it fails, the settlement has failed as well: the job is dropped with the retry.
         self._leave([job.id], [], dropped)
@@ -521,21 +521,21 @@ class Subscriptions:
         return False
 
     def _dropped(self, ids: set[int]) -> None:
-        serving = self._serving
+        assigner = self._assigner
         for job_id in ids:
             held = self._table.find(job_id)
             if held is not None:
                 held.queue.leased -= 1
                 admission, held.admission = held.admission, None
-                serving.release(held)
+                assigner.release(held)
                 if admission is not None:  # it was handed out meanwhile
                     admission.give_back(held.job.key)
-                    serving.serve(held.queue)
+                    assigner.serve(held.queue)
 
     def _stay(self, withdrawn: Iterable[Held]) -> None:
-        serving = self._serving
+        assigner = self._assigner
         for held in withdrawn:
             # Another answer of this kind may have come before, and the job may be running.
             if self._table.held.get(held.handle) is held and held.worker is None and not held.queued:
                 self._dispatch.restore(held)
-                serving.serve(held.queue)
+                assigner.serve(held.queue)

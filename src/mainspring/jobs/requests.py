@@ -64,10 +64,10 @@ class Redriving(NamedTuple):
 class StoredChanges:
     """Called before and after the transactions that change the jobs, which are the caller's."""
 
-    def __init__(self, context: Context, serving: Assigner, due_jobs: DueJobs) -> None:
+    def __init__(self, context: Context, assigner: Assigner, due_jobs: DueJobs) -> None:
         self._table, self._dispatch, self._hub = context.table, context.dispatch, context.hub
         self._uniques, self._handles = context.uniques, context.handles
-        self._serving = serving
+        self._assigner = assigner
         self._due_jobs = due_jobs
 
     def before_redrive(self, jobs: Iterable[Job]) -> Redriving:
@@ -91,7 +91,7 @@ class StoredChanges:
     def not_redriven(self, redriving: Redriving) -> None:
         """Uncount the jobs of a transaction that was not committed, or has changed nothing."""
         for queue, number in redriving.away.items():
-            self._serving.no_longer_away(queue, number)
+            self._assigner.no_longer_away(queue, number)
 
     def redriven(self, redriving: Redriving, outcomes: Sequence[Redriven]) -> None:
         """Count the redriven jobs, and serve or wake them in time."""
@@ -112,9 +112,9 @@ class StoredChanges:
                 continue
             queue = self._dispatch.tracked(job.function)
             if queue is not None and before == State.PENDING:
-                self._serving.no_longer_pending(queue, priority)
+                self._assigner.no_longer_pending(queue, priority)
             elif queue is not None:
-                self._serving.no_longer_away(queue)
+                self._assigner.no_longer_away(queue)
             jobs.append(job)
         self._now_waiting(jobs)
 
@@ -136,7 +136,7 @@ class StoredChanges:
                 self._hub.publish(job)
         if times:
             self._due_jobs.wake_at(min(times))
-        self._serving.now_pending(pending, were_away=False)
+        self._assigner.now_pending(pending, were_away=False)
 
 
 class Clients:

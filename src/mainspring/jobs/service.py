@@ -119,7 +119,7 @@ class JobService:
         context = Context(table, dispatch, commits, timers, clock, handles, listeners, hub, uniques, slices)
         limits = TimeLimits(context, expired=self._expired, timed_out=self._timed_out, silent=self._silent)
         self.roots = root_jobs = RootJobs(context, roots)
-        self.serving = serving = Assigner(
+        self.assigner = assigner = Assigner(
             context,
             limits,
             begin=root_jobs.begin_waiting,
@@ -131,13 +131,13 @@ class JobService:
             leased=leased,
             share=None if shared is None else shared.share,
         )
-        due_jobs = DueJobs(context, serving)
-        self.subscriptions = subscriptions = None if alone else Subscriptions(context, serving, self._noted)
+        due_jobs = DueJobs(context, assigner)
+        self.subscriptions = subscriptions = None if alone else Subscriptions(context, assigner, self._noted)
         self.outcomes = outcomes = OutcomeReader(context) if subscriptions is None else subscriptions.outcomes
         self.attempts = attempts = Attempts(lambda: round(clock.wall() * 1_000_000))
         self.ends = ends = Ends(
             context,
-            serving,
+            assigner,
             wake_at=due_jobs.wake_at,
             drop=None if subscriptions is None else subscriptions.drop,
             attempts_ended=(attempts.ended, *attempts_ended),
@@ -148,14 +148,14 @@ class JobService:
         self.settling = settling = Settling(
             clock, ends, lost_limit=lost_limit, set_aside=set_aside, handle_of=handles.of
         )
-        self.intake = intake = Intake(context, serving, root_jobs, due_jobs.wake_at, attempts.submitted)
+        self.intake = intake = Intake(context, assigner, root_jobs, due_jobs.wake_at, attempts.submitted)
         self.keyed_intake = KeyedIntake(context, intake, root_jobs)
         self.foreground = foreground = Foreground(
-            context, serving, intake, root_jobs, outcomes, limit=foreground_bytes, subscriptions=subscriptions
+            context, assigner, intake, root_jobs, outcomes, limit=foreground_bytes, subscriptions=subscriptions
         )
         self._maintenance = Maintenance(
             context,
-            serving,
+            assigner,
             ends,
             due_jobs,
             retention=retention,
@@ -163,9 +163,9 @@ class JobService:
             results=results,
             shared=not alone,
         )
-        self.waits = Waits(context, serving, outcomes, subscriptions)
+        self.waits = Waits(context, assigner, outcomes, subscriptions)
         remote_jobs = None if shared is None else RemoteJobs(context, shared.relay)
-        self.stored_changes = stored_changes = StoredChanges(context, serving, due_jobs)
+        self.stored_changes = stored_changes = StoredChanges(context, assigner, due_jobs)
         self.clients = clients = Clients(
             context,
             reads,
@@ -177,9 +177,9 @@ class JobService:
             remote_jobs=remote_jobs,
         )
         self.changes = JobChanges(context, settling, ends, stored_changes)
-        self.functions = Functions(context, reads, serving.serve, kept=Feature.LIMITS not in lacks, shared=not alone)
-        self.workers = Workers(context, serving, settling, foreground, self.functions, root_jobs)
-        self._counting = Counting(context, serving, reads)
+        self.functions = Functions(context, reads, assigner.serve, kept=Feature.LIMITS not in lacks, shared=not alone)
+        self.workers = Workers(context, assigner, settling, foreground, self.functions, root_jobs)
+        self._counting = Counting(context, assigner, reads)
         self.registered = Registered(dispatch, clock, nobody if shared is None else shared.elsewhere)
         self.roster = Roster(dispatch, commits, reads, clock)
         self.reports = reports = Reports(context, None if shared is None else shared.relay)
@@ -187,12 +187,12 @@ class JobService:
         if shared is not None:
             assert subscriptions is not None
             assert remote_jobs is not None
-            assert serving.token_grants is not None
+            assert assigner.token_grants is not None
             self.sharing = Sharing(
                 context,
-                serving,
+                assigner,
                 shared,
-                serving.token_grants,
+                assigner.token_grants,
                 subscriptions,
                 remote_jobs,
                 reports,
@@ -201,7 +201,7 @@ class JobService:
                 due_jobs.wake_at,
                 set_aside,
             )
-        self.lifecycle = NodeJobLifecycle(context, serving, ends, intake, clients)
+        self.lifecycle = NodeJobLifecycle(context, assigner, ends, intake, clients)
         self.startup = Startup(context, self.functions, ends, self._counting, due_jobs, root_jobs, self.sharing)
         self._ends = False
 
@@ -244,7 +244,7 @@ class JobService:
         """Hold jobs under a term from now on: the first, or after `fenced` another one, under which `resume` hands them out."""
         self.table.begin(term)
         self.term = term
-        self.serving.begin_term()
+        self.assigner.begin_term()
         if self.subscriptions is not None:
             self.subscriptions.begin_again()
 
@@ -263,7 +263,7 @@ class JobService:
         if self._ends or not self.table.term:
             return
         self.dispatch.resume()
-        self.serving.serve_all()
+        self.assigner.serve_all()
 
     def hand_back(self) -> None:
         """Stop handing out jobs, and give waiting jobs back: a clean shutdown leaves no job as a suspect."""
@@ -396,14 +396,14 @@ class Workers:
     def __init__(
         self,
         context: Context,
-        serving: Assigner,
+        assigner: Assigner,
         settling: Settling,
         foreground: Foreground,
         functions: Functions,
         roots: RootJobs,
     ) -> None:
         self._dispatch = context.dispatch
-        self._serving = serving
+        self._assigner = assigner
         self._settling = settling
         self._foreground = foreground
         self._functions = functions
@@ -416,7 +416,7 @@ class Workers:
             return
         if ability.limits is not None:
             self._functions.declare(function, ability.limits)
-        self._serving.serve(self._dispatch.register(worker, function, ability))
+        self._assigner.serve(self._dispatch.register(worker, function, ability))
 
     def unregister(self, worker: Worker, function: bytes) -> None:
         """Unregister a worker from a function; its running jobs of it go to another worker, as in Gearman."""
@@ -427,7 +427,7 @@ class Workers:
         for held in list(worker.running.values()):
             if held.queue is queue:
                 self._settling.lost(held, "its worker said CANT_DO")
-        self._serving.has_left(worker)
+        self._assigner.has_left(worker)
         self._left(queue)
 
     def unregister_all(self, worker: Worker, then: Callable[[], None]) -> None:
@@ -461,9 +461,9 @@ class Workers:
                 self._dispatch.offer(worker)
                 break
             worker.credit -= 1
-            self._serving.start(held, worker)
+            self._assigner.start(held, worker)
             worker.connection.assign(held)
-        self._serving.refill(worker)
+        self._assigner.refill(worker)
 
     def gone(self, worker: Worker) -> None:
         """Remove a worker whose connection has ended."""
@@ -481,7 +481,7 @@ class Workers:
     def _left(self, queue: FunctionQueue) -> None:
         """Serve a function that a worker has left, or give its jobs back if it was the last one."""
         if queue.workers:
-            self._serving.serve(queue)
+            self._assigner.serve(queue)
         else:
             self.give_back(queue)
 
@@ -492,16 +492,16 @@ class Workers:
         self._roots.functions.add(function)
         queue = self._dispatch.queue(function)
         queue.is_root = True
-        for held in self._serving.waiting_apart(queue) + queue.queued():
+        for held in self._assigner.waiting_apart(queue) + queue.queued():
             if held.stored:
                 self._settling.released(held)
             else:
                 self._foreground.begin_held(held)
-        self._serving.serve(queue)
+        self._assigner.serve(queue)
 
     def give_back(self, queue: FunctionQueue) -> None:
         """Give a function's waiting jobs back to the store, because no worker here can run them."""
-        for held in self._serving.waiting_apart(queue) + queue.queued():
+        for held in self._assigner.waiting_apart(queue) + queue.queued():
             if held.stored:
                 self._settling.released(held)
             else:

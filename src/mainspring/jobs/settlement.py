@@ -291,7 +291,7 @@ class Ends:
     def __init__(
         self,
         context: Context,
-        serving: Assigner,
+        assigner: Assigner,
         *,
         wake_at: Callable[[int], None],
         drop: Callable[[Settlement], None] | None = None,
@@ -302,7 +302,7 @@ class Ends:
         self._timers, self._clock, self._listeners = context.timers, context.clock, context.listeners
         self._hub = context.hub
         self._remember, self._arguments = remembering.note, remembering.rules
-        self._serving = serving
+        self._assigner = assigner
         self._wake_at = wake_at
         self._drop = drop
         self._attempts_ended = attempts_ended
@@ -329,7 +329,7 @@ class Ends:
             assert held.then is not None
             held.then.append(lambda: self._end_deferred(held, settlement, exception, acknowledge))
             self.deferred += 1
-            self._serving.detach(held)
+            self._assigner.detach(held)
             return
         admission = held.admission
         if admission is not None:
@@ -341,7 +341,7 @@ class Ends:
                 admission.give_back(held.job.key)
             self._end_foreground(held, settlement, exception)
             if admission is not None:
-                self._serving.serve(held.queue)
+                self._assigner.serve(held.queue)
             if acknowledge is not None:
                 acknowledge(True)
 
@@ -353,11 +353,11 @@ class Ends:
         elif worker is not None and stop:
             worker.connection.stop(held, b"cancelled")
         held.admission = None
-        self._serving.release(held)
+        self._assigner.release(held)
         queue.leased -= 1
         if admission is not None:
             admission.give_back(held.job.key)
-        self._serving.serve(queue)
+        self._assigner.serve(queue)
 
     def _release(
         self,
@@ -385,7 +385,7 @@ class Ends:
             self._remember(held, settlement)
         if worker is not None and options is not None and owner(options) is not None:
             settlement.worker = worker.connection.name()
-        self._serving.release(held)
+        self._assigner.release(held)
         return PendingSettlement(settlement, exception, acknowledge, admission, worker)
 
     def end_within(
@@ -492,11 +492,11 @@ class Ends:
                 self._wake_at(settlement.due_us)
             else:
                 queue.backlog[job.priority] += 1
-                self._serving.serve(queue)
+                self._assigner.serve(queue)
             if hub.active and job.id in hub.wanted:
                 hub.publish(_settled_job(settlement))
         for queue in freed:
-            self._serving.serve(queue)
+            self._assigner.serve(queue)
         for ended in self._attempts_ended:
             ended(settlements)
 
@@ -554,7 +554,7 @@ class Ends:
     # ---- jobs in memory alone ----
 
     def _end_foreground(self, held: Held, settlement: Settlement, exception: bytes | None) -> None:
-        serving = self._serving
+        assigner = self._assigner
         job = held.job
         self._ended.append(settlement)
         if (
@@ -565,7 +565,7 @@ class Ends:
             self.report_ends()
         after = rules.target(settlement.event)
         if after >= _SUCCEEDED:
-            serving.release(held)
+            assigner.release(held)
             job = _settled_job(settlement)
             self._listeners.notify(job, exception, handle=held.handle, is_kept=False)
             if self._hub.active and job.id in self._hub.wanted:
@@ -575,7 +575,7 @@ class Ends:
             self._requeue(held)
         else:
             job.attempt = settlement.counted
-            serving.detach(held)
+            assigner.detach(held)
             wait = settlement.due_us / 1_000_000 - self._clock.wall()
             self._timers.at(self._clock.monotonic() + wait, lambda: self._requeue(held))
 
@@ -588,15 +588,15 @@ class Ends:
 
     def _requeue(self, held: Held) -> None:
         """Queue a foreground job before the others of its priority, unless its client is gone or it was cancelled meanwhile."""
-        serving = self._serving
-        serving.detach(held)
+        assigner = self._assigner
+        assigner.detach(held)
         held.numerator, held.denominator, held.text, held.reported = b"0", b"0", b"", False
         if self._table.held.get(held.handle) is not held:
             return
         if not held.stored and not held.adopting and not self._listeners.of(held.job.id):
-            serving.release(held)
+            assigner.release(held)
             return
-        serving.requeue(held)
+        assigner.requeue(held)
 
     def recovered(self, lost: Iterable[LostAttempt]) -> None:
         """Report attempts that were lost with their node; their jobs are queued again."""

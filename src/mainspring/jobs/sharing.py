@@ -94,7 +94,7 @@ class Sharing:
     def __init__(
         self,
         context: Context,
-        serving: Assigner,
+        assigner: Assigner,
         shared: Shared,
         token_grants: TokenGrants,
         subscriptions: Subscriptions,
@@ -107,7 +107,7 @@ class Sharing:
     ) -> None:
         self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
         self._timers, self._clock = context.timers, context.clock
-        self._serving = serving
+        self._assigner = assigner
         self._token_grants = token_grants
         self._subscriptions = subscriptions
         self._remote_jobs = remote_jobs
@@ -140,7 +140,7 @@ class Sharing:
                     if queue is not None and queue.admission is not None:
                         self._token_grants.hint(queue)
                     if queue is not None and queue.workers:
-                        self._serving.hint(queue)
+                        self._assigner.hint(queue)
             case Settled(ids):
                 self._subscriptions.ask(ids)
             case Abandoned(terms):
@@ -194,7 +194,7 @@ class Sharing:
             return
 
         def recovered(outcome: Recovered) -> None:
-            self._serving.now_pending(outcome.pending, were_away=True)
+            self._assigner.now_pending(outcome.pending, were_away=True)
             self._ends.recovered(outcome.lost)
             self._recovered(terms, outcome)
             if outcome.more:
@@ -276,7 +276,7 @@ class Sharing:
         count_in_flight(self._commits.waiting, counted)
         for queue in list(counted.values()):
             if queue.is_active():
-                self._serving.serve(queue)
+                self._assigner.serve(queue)
         if backlog.next_us:
             self._wake_at(backlog.next_us)
         if backlog.inbox and not self._draining:
@@ -297,7 +297,7 @@ class Sharing:
 
         def taken(outcome: DrainedInbox) -> None:
             self._draining = False
-            self._serving.now_pending(outcome.pending, were_away=False)
+            self._assigner.now_pending(outcome.pending, were_away=False)
             if outcome.next_us:
                 self._wake_at(outcome.next_us)
             if outcome.more:

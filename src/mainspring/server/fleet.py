@@ -278,7 +278,7 @@ class Fleet:
 
     def fenced(self) -> None:
         """Drop the stored jobs: the term has ended."""
-        self._service.serving.fenced()
+        self._service.assigner.fenced()
 
     def recover(self, terms: Sequence[int]) -> None:
         """Return the jobs of ended terms to their queues."""

@@ -118,13 +118,13 @@ class FleetLife:
             shut_down=lambda _: None,
         )
         self._add()
-        fenced = self.service.serving.fenced
+        fenced = self.service.assigner.fenced
 
         def count() -> None:
             self.fences += 1
             fenced()
 
-        self.service.serving.fenced = count  # type: ignore[method-assign] # the fences are counted
+        self.service.assigner.fenced = count  # type: ignore[method-assign] # the fences are counted
         await self.fleet.start(self.service, opened.term, sent_at)
         self._next_step = clock.monotonic()
         looked = list[object]()

@@ -252,7 +252,7 @@ class FlowWorld(FlowStage):
                 else:
                     did = actor.act() or did
             if not did:
-                if life.commits.idle and not life.service.serving.pending_grabs.since:
+                if life.commits.idle and not life.service.assigner.pending_grabs.since:
                     break
                 self._advance(0.01)
         else:

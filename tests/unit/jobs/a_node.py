@@ -97,7 +97,7 @@ class Node:
         self.life = Life(self.engine, self.history, self.clock, Random(0), **options)
         self.service = self.life.service
         self.table = self.service.table
-        self.serving = self.service.serving
+        self.assigner = self.service.assigner
         self.settling = self.service.settling
         self.answers: list[object] = []
         """Ids and errors, in the order of the answers."""
@@ -196,8 +196,8 @@ class Node:
 
     def grab(self, worker: Worker) -> Held | None:
         """Ask for a job as the Gearman face does; without lingering."""
-        held = self.serving.grab(worker)
-        if held is None and not self.serving.pending_grabs.for_the_store(worker):
+        held = self.assigner.grab(worker)
+        if held is None and not self.assigner.pending_grabs.for_the_store(worker):
             worker.connection.no_job()
         return held
 

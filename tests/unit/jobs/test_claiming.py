@@ -42,7 +42,7 @@ def test_a_new_job_is_leased_at_once_unless_stored_ones_come_first(
     node.stream(places=0)
     queue = node.queue()
     queue.backlog = list(backlog)
-    assert node.serving.claiming.admits(queue, Job(1, b"f", b"", priority=priority)) is admitted
+    assert node.assigner.claiming.admits(queue, Job(1, b"f", b"", priority=priority)) is admitted
 
 
 def test_a_new_job_is_not_leased_where_nobody_runs_its_function(node: Node) -> None:
@@ -69,7 +69,7 @@ def test_high_priority_is_leased_past_a_full_window_but_not_without_a_limit(node
     assert node.state(high.id) is State.LEASED
     queue = node.queue()
     queue.inflight = 2 * MAX_WINDOW
-    assert not node.serving.claiming.admits(queue, Job(1, b"f", b"", priority=HIGH))
+    assert not node.assigner.claiming.admits(queue, Job(1, b"f", b"", priority=HIGH))
 
 
 def test_large_payloads_make_a_window_small(node: Node) -> None:
@@ -77,11 +77,11 @@ def test_large_payloads_make_a_window_small(node: Node) -> None:
     queue = node.queue()
     queue.window = 10_000
     queue.mean_size = WINDOW_BYTES / 8
-    assert node.serving.claiming.room(queue) == 8
+    assert node.assigner.claiming.room(queue) == 8
     queue.mean_size = 2.0 * WINDOW_BYTES
-    assert node.serving.claiming.room(queue) == 1
+    assert node.assigner.claiming.room(queue) == 1
     queue.mean_size = 100.0
-    assert node.serving.claiming.room(queue) == 10_000
+    assert node.assigner.claiming.room(queue) == 10_000
 
 
 # ---- claimed from the store ----
@@ -191,7 +191,7 @@ def test_what_comes_after_the_term_has_ended_is_not_held(node: Node) -> None:
     node.background("1")
     worker = node.stream(places=1)
     assert node.queue().claiming
-    node.service.serving.fenced()
+    node.service.assigner.fenced()
     node.commit()
     assert node.table.held == {}
     assert side(worker).given == []
@@ -201,7 +201,7 @@ def test_a_job_that_is_leased_as_it_is_stored_is_not_held_after_the_term(node: N
     worker = node.stream()
     (job,) = node.submit(node.job("1"))
     assert job.state == State.LEASED
-    node.service.serving.fenced()
+    node.service.assigner.fenced()
     node.service.begin(Term(2))
     node.service.resume()
     node.commit()
@@ -225,7 +225,7 @@ def test_a_claim_that_is_never_answered_ends_with_its_term(node: Node, monkeypat
     assert node.grab(worker) is None
     assert len(claims) == 1
     monkeypatch.undo()
-    node.service.serving.fenced()
+    node.service.assigner.fenced()
     node.commit()
     assert side(worker).pop_events() == []
     node.service.begin(Term(node.service.term + 1))
@@ -266,16 +266,16 @@ def test_jobs_announced_during_a_claim_are_claimed_after_it(
         put(operation, *callbacks)
 
     monkeypatch.setattr(node.life.commits, "put", spy)
-    node.serving.claiming.shared = True
+    node.assigner.claiming.shared = True
     for number in range(found):
         node.background(str(number))
     node.stream(places=8)
     queue = node.queue()
     queue.backlog[NORMAL] = 1  # as far as is known here
-    node.serving.claiming.refill(queue)
+    node.assigner.claiming.refill(queue)
     assert len(claims) == 1
     queue.hinted = True
-    node.serving.claiming.hint(queue)
+    node.assigner.claiming.hint(queue)
     assert len(claims) == 1
     node.wait(HINT_RETRY_DELAY * 2)
     assert (len(claims), queue.hinted, queue.backlog) == (2, False, [0, 0, 0]), "and what has found nothing is the last"
@@ -288,21 +288,21 @@ def test_windows_grow_at_once_and_shrink_slowly(node: Node) -> None:
     node.stream(places=0)
     queue = node.queue()
     queue.settled = 1000
-    node.serving.claiming.adapt(node.queue(), 0.25)
+    node.assigner.claiming.adapt(node.queue(), 0.25)
     assert queue.window == 2000
     assert queue.ended == 1000
-    node.serving.claiming.adapt(node.queue(), 0.25)
+    node.assigner.claiming.adapt(node.queue(), 0.25)
     assert queue.window == 1500
     for _ in range(30):
-        node.serving.claiming.adapt(node.queue(), 0.25)
+        node.assigner.claiming.adapt(node.queue(), 0.25)
     assert queue.window == MIN_WINDOW
     queue.settled = 10**9
-    node.serving.claiming.adapt(node.queue(), 0.25)
+    node.assigner.claiming.adapt(node.queue(), 0.25)
     assert queue.window == MAX_WINDOW
 
 
 def test_a_window_has_places_for_all_workers(node: Node) -> None:
     for _ in range(MIN_WINDOW):
         node.worker()
-    node.serving.claiming.adapt(node.queue(), 0.25)
+    node.assigner.claiming.adapt(node.queue(), 0.25)
     assert node.queue().window == 2 * MIN_WINDOW

@@ -108,8 +108,8 @@ def test_plain_workers_are_woken_only_for_jobs_that_can_start() -> None:
     node = Node()
     limit(node, Limits(concurrency=1))
     first, second = node.worker(), node.worker()
-    assert not node.serving.sleep(first)
-    assert not node.serving.sleep(second)
+    assert not node.assigner.sleep(first)
+    assert not node.assigner.sleep(second)
     node.background("1")
     node.background("2")
     woken = [worker for worker in (first, second) if "wake" in side(worker).events]
@@ -118,7 +118,7 @@ def test_plain_workers_are_woken_only_for_jobs_that_can_start() -> None:
     assert held is not None
     other = second if woken[0] is first else first
     assert node.grab(other) is None
-    assert not node.serving.sleep(other), "it would be woken again and again for nothing"
+    assert not node.assigner.sleep(other), "it would be woken again and again for nothing"
     side(other).pop_events()
     node.settling.succeeded(held, b"")
     node.commit()

@@ -103,7 +103,7 @@ def test_a_sleeping_worker_is_woken_when_the_suspect_of_another_function_ends(no
     suspects(node, 1, "g")
     f = taker(node, function="f", isolates=False)
     g = node.worker("g")
-    assert not node.serving.sleep(g)
+    assert not node.assigner.sleep(g)
     node.commit()
     assert side(g).pop_events() == []
     node.settling.succeeded(side(f).given[0], b"")
@@ -194,14 +194,14 @@ def test_a_suspect_goes_back_with_the_last_worker_of_its_function(node: Node) ->
     suspects(node, suspects_module.JOBS_PER_WORKER + 2)
     lose(node, taker(node, 1))
     assert node.table.held == {}
-    assert not node.serving.isolation.waiting
+    assert not node.assigner.isolation.waiting
     assert len(names(taker(node))) == suspects_module.JOBS_PER_WORKER
 
 
 def test_a_suspect_is_cancelled_before_and_during_its_turn(node: Node) -> None:
     suspects(node, suspects_module.JOBS_PER_WORKER + 2)
     worker = taker(node, 0)
-    waiting = node.serving.isolation.of(node.queue())
+    waiting = node.assigner.isolation.of(node.queue())
     out = next(held for held in node.table.held.values() if held not in waiting)
     for held in (waiting[0], out):
         node.cancel(held.job.id)

@@ -64,7 +64,7 @@ def test_a_job_is_leased_in_the_transaction_that_makes_it_where_a_worker_waits(n
 
 def test_a_sleeping_worker_is_woken_for_it(node: Node) -> None:
     worker = node.worker()
-    assert not node.serving.sleep(worker)
+    assert not node.assigner.sleep(worker)
     job = make(node, "1")
     assert side(worker).pop_events() == []
     commit(node, job)
@@ -95,7 +95,7 @@ def test_a_transaction_of_another_term_leases_nothing(node: Node, term: int) -> 
 
 def test_a_node_without_a_term_leases_nothing(node: Node) -> None:
     node.stream()
-    node.service.serving.fenced()
+    node.service.assigner.fenced()
     assert state(make(node)) is State.PENDING
 
 
@@ -147,7 +147,7 @@ def test_no_more_are_leased_than_the_workers_have_room_for(node: Node) -> None:
     node.stream(places=0)
     jobs = [make(node) for _ in range(1000)]
     leased = sum(state(job) is State.LEASED for job in jobs)
-    assert leased == node.serving.claiming.room(node.queue())
+    assert leased == node.assigner.claiming.room(node.queue())
     assert node.queue().backlog == [0, 1000 - leased, 0]
 
 
@@ -172,7 +172,7 @@ def test_a_job_is_not_made_beside_a_foreground_job_with_its_unique(node: Node) -
 def test_a_job_whose_term_ends_before_its_commit_is_another_nodes(node: Node) -> None:
     worker = node.stream()
     job = make(node, "1")
-    node.service.serving.fenced()
+    node.service.assigner.fenced()
     node.service.lifecycle.stored([job])
     assert side(worker).pop_events() == []
     assert node.table.held == {}

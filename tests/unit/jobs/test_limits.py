@@ -34,10 +34,10 @@ def test_the_time_until_an_executor_is_ready_is_no_running_time(node: Node) -> N
     assert first is not None
     assert second is not None
     begun_us = first.started_us
-    node.service.serving.prepares(first, ready=False)
-    node.service.serving.prepares(second, ready=False)
+    node.service.assigner.prepares(first, ready=False)
+    node.service.assigner.prepares(second, ready=False)
     node.wait(50.0)
-    node.service.serving.prepares(first, ready=True)
+    node.service.assigner.prepares(first, ready=True)
     assert first.started_us == begun_us + 50_000_000
     node.wait(1.9)
     assert node.held(jobs[0]) is first
@@ -59,17 +59,17 @@ def test_a_worker_cannot_extend_an_attempt_by_reports_of_preparation(node: Node)
     assert late is not None
     begun_us = ready.started_us
     for one in (ready, never):
-        node.service.serving.prepares(one, ready=False)
+        node.service.assigner.prepares(one, ready=False)
     node.wait(50.0)
-    node.service.serving.prepares(ready, ready=True)
-    node.service.serving.prepares(late, ready=False)
+    node.service.assigner.prepares(ready, ready=True)
+    node.service.assigner.prepares(late, ready=False)
     for _ in range(5):
         node.wait(9.0)
-        node.service.serving.prepares(none, ready=True)  # it has reported no preparation
+        node.service.assigner.prepares(none, ready=True)  # it has reported no preparation
         for one in (ready, never, late):
-            node.service.serving.prepares(one, ready=False)
-        node.service.serving.prepares(ready, ready=True)
-    node.service.serving.prepares(never, ready=True)
+            node.service.assigner.prepares(one, ready=False)
+        node.service.assigner.prepares(ready, ready=True)
+    node.service.assigner.prepares(never, ready=True)
     assert [one and (one.started_us - begun_us) / 1e6 for one in helds] == [50.0, 60.0, 0.0, 0.0]
     node.wait(54.0)
     ended = [node.state(job.id) is State.FAILED for job in jobs]

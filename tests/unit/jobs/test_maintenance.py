@@ -35,7 +35,7 @@ def test_a_job_starts_when_it_is_due_and_not_before(node: Node) -> None:
 
 def test_a_plain_worker_is_woken_when_a_job_is_due(node: Node) -> None:
     worker = node.worker()
-    assert not node.serving.sleep(worker)
+    assert not node.assigner.sleep(worker)
     node.background("1", due_us=later(node, 5.0))
     node.wait(5.01)
     assert side(worker).pop_events() == ["wake"]
@@ -146,7 +146,7 @@ def test_a_record_that_failed_is_made_again(node: Node) -> None:
 def test_a_woken_worker_that_stays_silent_does_not_keep_another_asleep(node: Node) -> None:
     silent, other = node.worker(name="silent"), node.worker(name="other")
     for worker in (silent, other):
-        assert not node.serving.sleep(worker)
+        assert not node.assigner.sleep(worker)
     node.background("1")
     assert side(silent).pop_events() == ["wake"]
     node.wait(0.9)
@@ -160,7 +160,7 @@ def test_a_woken_worker_that_stays_silent_does_not_keep_another_asleep(node: Nod
 
 def test_a_silent_worker_that_speaks_again_is_like_any_other(node: Node) -> None:
     worker = node.worker()
-    node.serving.sleep(worker)
+    node.assigner.sleep(worker)
     node.background("1")
     node.wait(3.0)
     assert node.given(worker).job.payload == b"1"
@@ -225,7 +225,7 @@ def test_a_node_says_when_it_wants_to_be_asked_again(node: Node) -> None:
 def test_windows_follow_what_workers_get_through(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     adapted: list[float] = []
     node.queue().window = MIN_WINDOW
-    monkeypatch.setattr(node.serving.claiming, "adapt", lambda _, seconds: adapted.append(seconds))
+    monkeypatch.setattr(node.assigner.claiming, "adapt", lambda _, seconds: adapted.append(seconds))
     node.wait(1.1)
     assert 3 <= len(adapted) <= 5
     assert sum(adapted) <= 1.1
@@ -235,7 +235,7 @@ def test_functions_that_nothing_changes_are_passed_over(node: Node, monkeypatch:
     node.stream("idle")
     node.background("1", "waits")
     served: list[bytes] = []
-    monkeypatch.setattr(node.serving, "serve", lambda queue: served.append(queue.name))
+    monkeypatch.setattr(node.assigner, "serve", lambda queue: served.append(queue.name))
     node.wait(1.0)
     assert served == []
     node.queue("idle").backlog[1] += 1
@@ -247,7 +247,7 @@ def test_many_functions_are_looked_at_in_steps(node: Node, monkeypatch: pytest.M
     for number in range(3 * FUNCTIONS_PER_STEP):
         node.queue(str(number)).window = MIN_WINDOW
     looked: list[bytes] = []
-    monkeypatch.setattr(node.serving.claiming, "adapt", lambda queue, _: looked.append(queue.name))
+    monkeypatch.setattr(node.assigner.claiming, "adapt", lambda queue, _: looked.append(queue.name))
     node.clock.advance(TICK_INTERVAL)
     steps: list[Callable[[], None]] = []
     monkeypatch.setattr(node.service.slices, "put", steps.append)

@@ -86,8 +86,8 @@ def test_a_failed_claim_is_answered_too(node: Node) -> None:
 
 def linger(node: Node, worker: Worker) -> None:
     """Ask for a job where there is none, as the Gearman face does."""
-    assert node.serving.grab(worker) is None
-    pending_grabs = node.serving.pending_grabs
+    assert node.assigner.grab(worker) is None
+    pending_grabs = node.assigner.pending_grabs
     if not pending_grabs.for_the_store(worker) and not pending_grabs.for_a_moment(worker):
         side(worker).no_job()
 

@@ -147,7 +147,7 @@ def test_waiting_jobs_move_into_an_admission_queue_and_wait_no_longer(node: Pref
     for payload in ("a1", "a2"):
         node.background(payload)
     node.table.admission_of(node.queue())
-    node.serving.serve(node.queue())
+    node.assigner.serve(node.queue())
     assert given(a, b) == [["a1"], ["a2"]]
     finish(node, a)
     for payload in ("a3", "a4", "b1"):
@@ -171,4 +171,4 @@ def test_a_worker_that_asks_gets_no_job_that_prefers_workers(node: PreferringNod
     node.background("x1")
     assert node.queue().size == 1
     for plain in workers:
-        assert node.serving.grab(plain) is None
+        assert node.assigner.grab(plain) is None

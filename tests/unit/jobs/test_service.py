@@ -454,7 +454,7 @@ def test_a_node_that_ends_keeps_foreground_jobs_to_its_end(node: Node) -> None:
     node.service.hand_back()
     worker = node.worker()
     assert node.grab(worker) is None
-    assert not node.serving.sleep(worker)
+    assert not node.assigner.sleep(worker)
     assert side(worker).pop_events() == ["no job"]
     assert isinstance(client, Client)
     assert len(node.table.held) == 1

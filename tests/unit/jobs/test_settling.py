@@ -353,7 +353,7 @@ def test_a_lost_worker_is_not_given_back_what_it_leaves_behind(node: Node, kind:
         node.service.workers.register(worker, b"g", Ability())
         node.grab(worker)
     elif kind == "asleep":
-        node.serving.sleep(worker)
+        node.assigner.sleep(worker)
     node.service.workers.gone(worker)
     held = node.held(job)
     assert held is not None

@@ -42,7 +42,7 @@ def test_a_foreground_job_that_is_dropped_while_it_is_handed_out_gives_its_token
     node.background("before")
     node.settling.succeeded(node.given(streaming), b"")  # the function's token is here now
     node.commit()
-    node.serving.sleep(plain)
+    node.assigner.sleep(plain)
     job, first = node.foreground("left", unique=b"u")
     node.commit()
     node.background("next")
@@ -246,7 +246,7 @@ def test_a_look_does_not_count_twice_what_its_group_has_done(node: Node) -> None
 
 def test_a_claim_that_finds_less_than_it_asked_for_leaves_what_came_too_late_for_it(node: Node) -> None:
     worker = node.worker()
-    node.service.serving.claiming.hint(node.queue())
+    node.service.assigner.claiming.hint(node.queue())
     assert not node.queue().claiming, "nobody waits for a job"
     node.grab(worker)
     send(node)

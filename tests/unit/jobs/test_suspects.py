@@ -34,7 +34,7 @@ def ready(node: Node, places: int, function: str = "f") -> Worker:
 
 def until_one_is_recorded(node: Node) -> None:
     """Let commits pass until the record of the first one is on its way."""
-    while not node.serving.suspects.alone:
+    while not node.assigner.suspects.alone:
         node.life.loop.soon.popleft()()
         if node.life.store.busy:
             node.life.store.finish()
@@ -86,8 +86,8 @@ def test_a_suspect_that_is_cancelled_while_it_is_recorded_never_runs() -> None:
     node = suspects(2)
     worker = node.stream(places=2)
     until_one_is_recorded(node)
-    assert node.serving.suspects.alone
-    job_id = node.serving.suspects.alone.job.id
+    assert node.assigner.suspects.alone
+    job_id = node.assigner.suspects.alone.job.id
     assert node.cancel(job_id) == []
     node.commit()
     assert node.state(job_id) is State.CANCELLED
@@ -98,11 +98,11 @@ def test_a_suspect_whose_workers_are_gone_does_not_keep_others_waiting() -> None
     node = suspects(2)
     node.background("g", "g")
     worker = ready(node, 0)
-    assert len(node.serving.suspects.of(node.queue())) == 1
+    assert len(node.assigner.suspects.of(node.queue())) == 1
     node.service.workers.gone(worker)
     node.commit()
-    assert node.serving.suspects.alone is None
-    assert node.serving.suspects.of(node.queue()) == []
+    assert node.assigner.suspects.alone is None
+    assert node.assigner.suspects.of(node.queue()) == []
     assert node.queue().backlog == [0, 2, 0]
     assert all(held.queue.workers for held in node.table.held.values())
 
@@ -113,7 +113,7 @@ def test_a_suspect_whose_worker_leaves_while_it_is_recorded_goes_back() -> None:
     until_one_is_recorded(node)
     node.service.workers.gone(worker)
     node.commit()
-    assert node.serving.suspects.alone is None
+    assert node.assigner.suspects.alone is None
     assert node.table.held == {}
     assert node.queue().backlog == [0, 2, 0]
 

@@ -135,7 +135,7 @@ def test_no_worker_has_to_register_the_function(node: Node) -> None:
 
 def test_a_worker_that_registers_for_the_function_gets_none_of_its_jobs(node: Node) -> None:
     plain, stream = node.worker(), node.stream(places=9)
-    assert not node.serving.sleep(plain)
+    assert not node.assigner.sleep(plain)
     jobs = [node.background("1"), node.background("2", due_us=1, state=int(State.SCHEDULED))]
     node.wait(2)
     assert node.grab(plain) is None

@@ -201,7 +201,7 @@ class Peer:
         for handle, token in deliveries:
             held = self.running(handle.encode())
             if held is not None and held.token == token.encode():
-                self.service.serving.prepares(held, ready=ready)
+                self.service.assigner.prepares(held, ready=ready)
 
     def name(self) -> str:
         """Return the client id, or the address of a peer without one."""

@@ -138,7 +138,7 @@ class WorkerSide:
         if self.draining:
             self._sleeps = True
             return False
-        return self._service.serving.sleep(self.as_worker())
+        return self._service.assigner.sleep(self.as_worker())
 
     def withdraw(self) -> None:
         """Record that this worker is ready for no jobs."""

@@ -113,7 +113,7 @@ def _grab(kind: int) -> Callable[[Peer, list[bytes]], None]:
         if worker is None or not worker.abilities or side.draining:
             peer.outbox.send(NO_JOB)
             return
-        answer = peer.service.serving.ask(worker)
+        answer = peer.service.assigner.ask(worker)
         if answer is True:
             side.grabs.append(peer.outbox.reserve())
         elif answer is False:

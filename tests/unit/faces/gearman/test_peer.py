@@ -160,10 +160,10 @@ def test_a_worker_that_has_gone_gets_nothing_whatever_is_still_done_for_it(node:
     stream.leave()
     node.service.workers.register(gone, F, Ability())
     node.service.workers.register(streaming, F, Ability())
-    assert not node.service.serving.sleep(gone)
+    assert not node.service.assigner.sleep(gone)
     handle = node.connect().background()
-    assert not node.service.serving.ask(gone)
-    assert not node.service.serving.sleep(gone)
+    assert not node.service.assigner.ask(gone)
+    assert not node.service.assigner.sleep(gone)
     node.service.workers.ready(streaming, 1)
     assert not streaming.credit
     node.commit()
