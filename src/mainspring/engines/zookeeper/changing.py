@@ -6,7 +6,6 @@ Any node may make timed changes, and several at once do no harm: a node that has
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from mainspring.engines.zookeeper import paths, queries, records, submitting, transaction
@@ -452,12 +451,6 @@ def cancelled(seen: LocatedJob | None, operation: ops.Cancel, who: str) -> Plan[
     return entry, Cancelling(ops.Cancelled(job, int(before)), completion)
 
 
-def _cancelled(
-    asked: dict[int, ops.Cancel], who: str, job_id: int, seen: LocatedJob | None, _: object
-) -> Plan[Cancelling]:
-    return cancelled(seen, asked[job_id], who)
-
-
 def _ended(one: Cancelling | Expiring) -> Job | None:
     return None if one.completion is None else one.completion.job
 
@@ -465,8 +458,13 @@ def _ended(one: Cancelling | Expiring) -> Job | None:
 async def _cancel(session: Session, operations: Sequence[ops.Cancel]) -> list[ops.Cancelled | StoreError]:
     async def change(asked: dict[int, ops.Cancel]) -> dict[int, tuple[ops.Cancelled | StoreError, None]]:
         failed: dict[int, StoreError] = {}
-        plan = partial(_cancelled, asked, session.who)
-        decided = await decide(session, asked, plan, ended=_ended, failed=failed)
+        decided = await decide(
+            session,
+            asked,
+            lambda job_id, seen, _: cancelled(seen, asked[job_id], session.who),
+            ended=_ended,
+            failed=failed,
+        )
         session.completions([one.completion for one in decided.values() if one.completion])
         outcomes = {job_id: one.outcome for job_id, one in decided.items()} | failed
         return {job_id: (outcome, None) for job_id, outcome in outcomes.items()}

@@ -268,32 +268,28 @@ async def settle(session: Session, operations: Sequence[ops.Settle]) -> list[set
 async def assign(session: Session, operations: Sequence[ops.Assign]) -> list[StoreError | None]:
     """Record running jobs; see ``Assign``."""
     last = {(job.id, job.term): job for operation in operations for job in operation.jobs}
-    versions: dict[JobTerm, int] = {}
     left = _still_held(session, last)
-    tasks = {job_term: paths.task_name(job.function, job.unique, job.id) for job_term, job in last.items()}
     await session.meet([number for job_term in left for number in (job_term[0], job_term[1] * TERM_SPAN)])
     left = [job_term for job_term in left if job_term[0] // TERM_SPAN in session.nodes and job_term[1] in session.nodes]
+    own = {job_term: session.assignments.get(job_term[0]) for job_term in left if job_term[1] == session.term}
+    versions = {job_term: version for job_term, version in own.items() if version is not None}
+    at: dict[JobTerm, str] = {}
     for job_term in left:
-        version = session.assignments.get(job_term[0])
-        if version is not None and job_term[1] == session.term:
-            versions[job_term] = version
-    at = {job_term: paths.assignment(session.worker_of(job_term[1]), tasks[job_term]) for job_term in left}
+        job = last[job_term]
+        task = paths.task_name(job.function, job.unique, job.id)
+        at[job_term] = paths.assignment(session.worker_of(job_term[1]), task)
     while left := _still_held(session, left):
         unknown = [job_term for job_term in left if job_term not in versions]
-        for job_term, node in zip(
-            unknown, await session.get_many([at[job_term] for job_term in unknown]) if unknown else (), strict=True
-        ):
+        nodes = await session.get_many([at[job_term] for job_term in unknown])
+        for job_term, node in zip(unknown, nodes, strict=True):
             if node is not None and records.decode(node.data)["id"] == job_term[0]:
                 versions[job_term] = node.version
         left = [job_term for job_term in _still_held(session, left) if job_term in versions]
-        happenings = [
-            Happening(
-                Entry([Write(at[job_term], running(job, session.handle(job_term[0])), versions[job_term])]),
-                job,
-                Started.of(job),
-            )
-            for job_term, job in ((job_term, last[job_term]) for job_term in left)
-        ]
+        happenings = []
+        for job_term in left:
+            job = last[job_term]
+            change = Write(at[job_term], running(job, session.handle(job.id)), versions[job_term])
+            happenings.append(Happening(Entry([change]), job, Started.of(job)))
         retry = []
         for job_term, verdict in zip(left, await transaction.commit(session, happenings), strict=True):
             if isinstance(verdict, Fenced):
