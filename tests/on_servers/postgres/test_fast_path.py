@@ -117,8 +117,12 @@ def test_the_fast_path_consists_of_the_statements_of_the_steps() -> None:
 
 
 def errors(postgres: PostgresServer, database: str) -> list[str]:
-    """Return the lines of the server's log about errors in a database."""
-    return re.findall(rf"^.* {name_of(database)} (?:ERROR|FATAL|PANIC): .*$", postgres.log(), re.MULTILINE)
+    """Return the lines of the server's log about errors in a database.
+
+    A node that has closed is none: on a busy machine the server may notice it in the middle of a check.
+    """
+    found = re.findall(rf"^.* {name_of(database)} (?:ERROR|FATAL|PANIC): .*$", postgres.log(), re.MULTILINE)
+    return [line for line in found if "connection to client lost" not in line]
 
 
 @pytest.mark.parametrize("kind", SLOW_KINDS)
