@@ -10,13 +10,13 @@ from mainspring.faces.gearman.peer import Peer
 from mainspring.jobs import dispatch
 from mainspring.jobs.assignment import Assigner, PendingGrabs
 from mainspring.jobs.claiming import Claiming
-from mainspring.jobs.context import Uniques
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.function_index import Counting
 from mainspring.jobs.intake import Intake
 from mainspring.jobs.outcomes import OutcomeReader, Waits
 from mainspring.jobs.service import Workers
 from mainspring.jobs.settlement import Ends
+from mainspring.jobs.table import Uniques
 from mainspring.wire.gearman_protocol import Type, response
 
 from .stores import SimulationError, simulate

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from mainspring.jobs.admission import AdmissionQueue
     from mainspring.jobs.claiming import ClaimQuota
-    from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue, Held, Preference, Worker
     from mainspring.jobs.model import Job
+    from mainspring.jobs.table import Context
     from mainspring.jobs.token_grants import GrantedAccounts
     from mainspring.turns_of_loop import Timer
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from mainspring.errors import StoreError
     from mainspring.jobs.admission import AdmissionQueue
-    from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue, Held
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import ClaimedByKey
+    from mainspring.jobs.table import Context
 
 MIN_WINDOW = 64
 MAX_WINDOW = 20_000

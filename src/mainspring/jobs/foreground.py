@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 
     from mainspring.errors import MainspringError, StoreError
     from mainspring.jobs.assignment import Assigner
-    from mainspring.jobs.context import Context
     from mainspring.jobs.held import Held
     from mainspring.jobs.intake import Intake, Refused
     from mainspring.jobs.outcomes import OutcomeReader, Subscriptions
     from mainspring.jobs.roots import RootJobs
     from mainspring.jobs.store import Found
-    from mainspring.jobs.table import Listener
+    from mainspring.jobs.table import Context, Listener
 
 _PENDING = int(State.PENDING)
 

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
     from mainspring.jobs.assignment import Assigner
-    from mainspring.jobs.context import Context
     from mainspring.jobs.dispatch import Dispatch
     from mainspring.jobs.store import Counted
+    from mainspring.jobs.table import Context
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.engine import Operation
     from mainspring.storage.reads import Reads

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from mainspring.access.caller import Act
     from mainspring.errors import StoreError
-    from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue
+    from mainspring.jobs.table import Context
     from mainspring.resources.rules import Limits
     from mainspring.storage.engine import Page
     from mainspring.storage.reads import Reads

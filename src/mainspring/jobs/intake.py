@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from mainspring.callbacks import Done, Failed
     from mainspring.errors import MainspringError, StoreError
     from mainspring.jobs.assignment import Assigner
-    from mainspring.jobs.context import Context
     from mainspring.jobs.held import Held
     from mainspring.jobs.model import Job
     from mainspring.jobs.requests import Clients
     from mainspring.jobs.roots import RootJobs
     from mainspring.jobs.settlement import Ends
     from mainspring.jobs.store import Withdrawn
+    from mainspring.jobs.table import Context
     from mainspring.storage.commit_queue import OperationWithCallbacks
 
 
@@ -40,10 +40,9 @@ if TYPE_CHECKING:
 
     from mainspring.errors import MainspringError, StoreError
     from mainspring.jobs.assignment import Assigner
-    from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue, Held
     from mainspring.jobs.roots import RootJobs
-    from mainspring.jobs.table import Listener
+    from mainspring.jobs.table import Context, Listener
 
     Accepted = Callable[[list[int], "dict[int, Found]"], None]
     """Is called with the ids of a batch's jobs, in order, and with the jobs that were joined."""

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
     from mainspring.errors import StoreError
     from mainspring.jobs.assignment import Assigner
-    from mainspring.jobs.context import Context
     from mainspring.jobs.held import Held, Worker
     from mainspring.jobs.model import Job
     from mainspring.jobs.settlement import Ends
     from mainspring.jobs.settlement_records import ResultRetention
     from mainspring.jobs.store import Woken
+    from mainspring.jobs.table import Context
 
 TICK_INTERVAL = 0.25
 """Seconds between runs of work without an exact time: windows, silent workers, records of long runs."""

@@ -25,10 +25,9 @@ if TYPE_CHECKING:
 
     from mainspring.errors import StoreError
     from mainspring.jobs.assignment import Assigner
-    from mainspring.jobs.context import Context
     from mainspring.jobs.held import Held
     from mainspring.jobs.rules import Settlement
-    from mainspring.jobs.table import Listener
+    from mainspring.jobs.table import Context, Listener
 
 
 WAIT_RETRY_DELAY = 0.25

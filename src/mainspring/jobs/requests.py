@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from mainspring.errors import MainspringError
     from mainspring.events import Relay
     from mainspring.jobs.assignment import Assigner
-    from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue, Held
     from mainspring.jobs.maintenance import DueJobs
     from mainspring.jobs.roots import RootJobs
     from mainspring.jobs.settlement import Ends, Settling
     from mainspring.jobs.store import Cancelled, Deleted, Found, Redriven, Rescheduled
+    from mainspring.jobs.table import Context
     from mainspring.storage.reads import Reads
 
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from mainspring.access.caller import Act
     from mainspring.access.idempotency import KeyedAct
     from mainspring.errors import MainspringError
-    from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue, Worker
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import Found
+    from mainspring.jobs.table import Context
     from mainspring.storage.engine import Operation
 
     Joined = dict[int, Found]

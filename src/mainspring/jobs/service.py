@@ -16,7 +16,6 @@ from mainspring.ids import Term
 from mainspring.jobs.admission import open_own
 from mainspring.jobs.assignment import Assigner, TimeLimits
 from mainspring.jobs.attempts import Attempts
-from mainspring.jobs.context import Context, Uniques
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.foreground import Foreground
 from mainspring.jobs.function_index import Counting, Registered, Roster, nobody
@@ -30,7 +29,7 @@ from mainspring.jobs.settlement import Ends, Settling
 from mainspring.jobs.settlement_records import Remembering, ResultRetention, SettledDeliveries
 from mainspring.jobs.sharing import Reports, Sharing
 from mainspring.jobs.store import Recover
-from mainspring.jobs.table import JobTable, Listeners
+from mainspring.jobs.table import Context, JobTable, Listeners, Uniques
 from mainspring.jobs.token_grants import GrantedAccounts
 from mainspring.jobs.user_data import ArgumentRules
 from mainspring.loop_shares import LoopShares

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from mainspring.errors import StoreError
     from mainspring.jobs.admission import AdmissionQueue
     from mainspring.jobs.assignment import Assigner
-    from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue, Held, Worker
     from mainspring.jobs.model import Retry
     from mainspring.jobs.settlement_records import Acknowledge, Remembering, SettleBatch
     from mainspring.jobs.store import LostAttempt
+    from mainspring.jobs.table import Context
     from mainspring.storage.commit_queue import OperationWithCallbacks
     from mainspring.storage.set_aside import SetAside
 

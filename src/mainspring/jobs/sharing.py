@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from mainspring.events import Relay
     from mainspring.jobs.assignment import Assigner
     from mainspring.jobs.claiming import ClaimQuota
-    from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue, Held
     from mainspring.jobs.outcomes import Subscriptions
     from mainspring.jobs.requests import Clients, RemoteJobs
     from mainspring.jobs.settlement import Ends
     from mainspring.jobs.store import Backlog, DrainedInbox, Recovered, RefusedSubmissions
+    from mainspring.jobs.table import Context
     from mainspring.jobs.token_grants import TokenGrants
     from mainspring.storage.set_aside import SetAside
 

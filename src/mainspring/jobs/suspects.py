@@ -24,9 +24,9 @@ from mainspring.jobs.store import Assign
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.jobs.context import Context
     from mainspring.jobs.dispatch import Dispatch
     from mainspring.jobs.held import FunctionQueue, Held
+    from mainspring.jobs.table import Context
 
 JOBS_PER_WORKER: Final = 8
 """Such jobs of one function that run at a time for each of its workers: each process may need much memory."""

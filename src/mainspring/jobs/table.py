@@ -1,11 +1,13 @@
 """The tables of a node's memory: jobs, leased from the store or in the foreground, and the clients that wait for jobs.
 
 The tables are passive. Their callers decide which jobs are assigned, claimed or given back, and which listeners are notified.
+
+`Context` has the objects that all parts of the jobs slice share, one of which queries the store for live uniques (`Uniques`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -13,17 +15,23 @@ import msgspec
 from mainspring.ids import Term, job_ids
 from mainspring.jobs.admission import AdmissionQueue
 from mainspring.jobs.held import Held, compact
+from mainspring.jobs.store import FindUnique
 from mainspring.namespaces import ANY, DEFAULT, namespace_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.clock import Clock
+    from mainspring.errors import StoreError
+    from mainspring.events import Hub
     from mainspring.ids import Handles
     from mainspring.jobs.admission import OpenAccount
     from mainspring.jobs.dispatch import Dispatch
     from mainspring.jobs.held import FunctionQueue
     from mainspring.jobs.model import Job
+    from mainspring.jobs.store import Found
+    from mainspring.storage.commit_queue import CommitQueue
+    from mainspring.turns_of_loop import LongWork, Timers
 
 
 class JobTable:
@@ -324,3 +332,78 @@ class Listeners:
 
     def __len__(self) -> int:
         return len(self._by_job)
+
+
+if TYPE_CHECKING:
+    Key = tuple[bytes, bytes]
+    """A function and a unique."""
+    Answer = Callable[[Found | None], None]
+    Failed = Callable[[StoreError], None]
+
+
+class _Question:
+    __slots__ = ("asking", "overtaken")
+
+    def __init__(self, first: tuple[Answer, Failed]) -> None:
+        self.asking = [first]
+        self.overtaken = False
+        """A job with this unique was sent to the store after the query."""
+
+
+class Uniques:
+    """Sends one query for each unique, however many callers wait for it, and repeats it if the answer may be outdated."""
+
+    def __init__(self, commits: CommitQueue) -> None:
+        self._commits = commits
+        self.questions: dict[Key, _Question] = {}
+
+    def ask(self, key: Key, answer: Answer, failed: Failed) -> None:
+        """Query the store; further calls with the same key share the answer, in their order."""
+        question = self.questions.get(key)
+        if question is not None:
+            question.asking.append((answer, failed))
+            return
+        self.questions[key] = _Question((answer, failed))
+        self._find(key)
+
+    def _find(self, key: Key) -> None:
+        def found(outcome: list[Found | None]) -> None:
+            other = outcome[0]
+            question = self.questions[key]
+            if other is None and question.overtaken:
+                question.overtaken = False
+                self._find(key)
+                return
+            del self.questions[key]
+            for answer, _ in question.asking:
+                answer(other)
+
+        def not_found(error: StoreError) -> None:
+            for _, failed in self.questions.pop(key).asking:
+                failed(error)
+
+        self._commits.put(FindUnique([key]), found, not_found)
+
+    def overtake(self, key: Key) -> None:
+        """Note that a job of this function and unique was sent to the store; the counts include it already.
+
+        A query in progress for that unique has to be repeated: its answer may be older.
+        """
+        question = self.questions.get(key)
+        if question is not None:
+            question.overtaken = True
+
+
+class Context(NamedTuple):
+    """Passive objects without references to the parts that use them. Each part copies what it needs when it is created."""
+
+    table: JobTable
+    dispatch: Dispatch
+    commits: CommitQueue
+    timers: Timers
+    clock: Clock
+    handles: Handles
+    listeners: Listeners
+    hub: Hub
+    uniques: Uniques
+    slices: LongWork

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from mainspring.errors import StoreError
     from mainspring.jobs.admission import Account, AdmissionQueue, KeyQueue, OpenAccount
-    from mainspring.jobs.context import Context
     from mainspring.jobs.held import FunctionQueue, Held
+    from mainspring.jobs.table import Context
     from mainspring.resources.rules import Rate
 
 MIN_PAUSE_US: Final = 50_000

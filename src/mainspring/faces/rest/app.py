@@ -17,17 +17,20 @@ from mainspring.access.caller import Permission, Shares
 from mainspring.api.request import Page, problem_of, write
 from mainspring.errors import MainspringError
 from mainspring.faces.rest import registry
-from mainspring.faces.rest.idempotency import (
+from mainspring.faces.rest.registry import JSON, NDJSON, PREFER, Context, Inputs, Table, WaitTimes
+from mainspring.faces.rest.replies import (
     HEADER,
     REPLAYED,
+    HttpError,
+    Raw,
+    Reply,
     answer_once,
     is_unchanged,
+    refusal,
     required_version,
     revision_in,
     tag_of,
 )
-from mainspring.faces.rest.registry import JSON, NDJSON, PREFER, Context, Inputs, Table, WaitTimes
-from mainspring.faces.rest.replies import HttpError, Raw, Reply, refusal
 from mainspring.faces.rest.security import PATHS, check_site, collect
 from mainspring.faces.rest.streams import Parts, disconnected
 from mainspring.faces.web.exchange import HEADERS, IncompleteBodyError, LongBodyError, read_body, send_answer
@@ -43,8 +46,8 @@ if TYPE_CHECKING:
     from mainspring.access.idempotency import IdempotencyKey
     from mainspring.api.handlers.registry import Api
     from mainspring.api.request import Feed, Request
-    from mainspring.faces.rest.idempotency import Encoded, Replies
     from mainspring.faces.rest.registry import Route
+    from mainspring.faces.rest.replies import Encoded, Replies
     from mainspring.faces.rest.security import Doorkeeper, Login
     from mainspring.faces.rest.streams import EventFeed, Streams
     from mainspring.loop_shares import LoopShare

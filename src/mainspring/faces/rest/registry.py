@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mainspring.access.caller import Caller, Permission
     from mainspring.api.handlers.registry import Api
     from mainspring.api.request import Page, Request
-    from mainspring.faces.rest.idempotency import Encoded
+    from mainspring.faces.rest.replies import Encoded
 
 
 CURSOR: Final = "cursor"

@@ -26,9 +26,8 @@ from mainspring.api import (
 )
 from mainspring.api.request import Code, Request, Touches, answer_type, details_of, requests_of, summary_of
 from mainspring.faces.rest import special_routes
-from mainspring.faces.rest.idempotency import version_of
 from mainspring.faces.rest.registry import BODY_LIMIT, Inputs, Route, is_list, path_in
-from mainspring.faces.rest.replies import MEDIA_TYPE, PROBLEM_TYPES, Reply
+from mainspring.faces.rest.replies import MEDIA_TYPE, PROBLEM_TYPES, Reply, version_of
 from mainspring.faces.web.exchange import PARAMETER, ROOT, Document, N
 
 if TYPE_CHECKING:

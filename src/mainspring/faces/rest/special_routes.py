@@ -16,9 +16,8 @@ import msgspec
 from mainspring.api import functions, jobs, namespaces, operations, workflows
 from mainspring.api.request import ApiError, Code, FunctionName, Handle, Revision
 from mainspring.api.submitting import REFUSALS, SUBMISSION_LIMIT, NewJob, SubmitJob, SubmitJobs
-from mainspring.faces.rest.idempotency import REPLAYED, version_of
 from mainspring.faces.rest.registry import LONGEST_WAIT, PREFER, Route, path_in
-from mainspring.faces.rest.replies import PROBLEM_TYPES, Raw, Reply
+from mainspring.faces.rest.replies import PROBLEM_TYPES, REPLAYED, Raw, Reply, version_of
 from mainspring.faces.web.exchange import N
 from mainspring.namespaces import NamespaceName  # noqa: TC001 - msgspec reads the annotations
 from mainspring.resources.rules import RateSpec  # noqa: TC001 - msgspec reads the annotations
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 
     from mainspring.api.request import Problem, Request
     from mainspring.api.submitting import Submission, Submissions
-    from mainspring.faces.rest.idempotency import Encoded
     from mainspring.faces.rest.registry import Context
+    from mainspring.faces.rest.replies import Encoded
 
 JOB: Final = f"{N}/jobs/{{handle}}"
 FOUND: Final = (Code.JOB_NOT_FOUND,)

@@ -13,16 +13,15 @@ from mainspring.access.caller import LOCAL, Caller, Grant, Permission, Role
 from mainspring.access.idempotency import KeptReply, ReplyService, RequestKey, Reservation
 from mainspring.api.request import ApiError, Code, Request
 from mainspring.errors import StoreUnavailableError
-from mainspring.faces.rest.idempotency import LOST_AFTER, REPLAYED, answer_once
 from mainspring.faces.rest.registry import Context, Route
-from mainspring.faces.rest.replies import Reply
+from mainspring.faces.rest.replies import LOST_AFTER, REPLAYED, Reply, answer_once
 from mainspring.faces.web.exchange import N
 
 from .a_client import Answer, Client, serving
 
 if TYPE_CHECKING:
     from mainspring.access.idempotency import IdempotencyKey
-    from mainspring.faces.rest.idempotency import Encoded
+    from mainspring.faces.rest.replies import Encoded
 
 
 class Make(Request[dict[str, int]]):
