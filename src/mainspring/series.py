@@ -154,16 +154,13 @@ class SaveSeries(Operation):
     Outcome: None. It touches no row of a job.
     """
 
-    __slots__ = ("oldest", "series")
-
     phase = Phase.SERIES
+    series: Sequence[Row]
+    oldest: Mapping[int, int]
 
-    def __init__(self, series: Sequence[Row], oldest: Mapping[int, int]) -> None:
-        super().__init__()
-        self.series = series
-        self.oldest = oldest
-        self.rows = len(series)
-        self.size = 64 + 300 * len(series)
+    def __post_init__(self) -> None:
+        self.rows = len(self.series)
+        self.size = 64 + 300 * len(self.series)
         self.urgent = False
 
 

@@ -25,15 +25,10 @@ if TYPE_CHECKING:
 class Do(Operation):
     """Call a function with the ground of a transaction. Outcome: what it returns."""
 
-    __slots__ = ("keyed_act", "work")
-
     phase = Phase.SLICES
     keyed = True
-
-    def __init__(self, work: Work, keyed_act: KeyedAct | None = None) -> None:
-        super().__init__()
-        self.work = work
-        self.keyed_act = keyed_act
+    work: Work
+    keyed_act: KeyedAct | None = None
 
 
 class _Unit:

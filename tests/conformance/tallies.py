@@ -45,14 +45,9 @@ class Tally(msgspec.Struct):
 class Want(Operation):
     """Have more jobs of a key run, one after the other. Outcome: ``Tally``, once it is written."""
 
-    __slots__ = ("key", "number")
-
     phase = Phase.SLICES
-
-    def __init__(self, key: str, number: int) -> None:
-        super().__init__()
-        self.key = key
-        self.number = number
+    key: str
+    number: int
 
 
 class ShowTally(Query[Tally], frozen=True):

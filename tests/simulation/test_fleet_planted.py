@@ -51,6 +51,11 @@ class Hashed(FleetWorld):
     strategies = ("id_hash",)
 
 
+def plant(patches: Plant, kind: type[Operation], handler: Callable[[Tables, Any], object]) -> None:
+    """Replace the handler of an operation in memory."""
+    patches.setitem(engine._HANDLERS, kind, handler)
+
+
 def is_caught(seeds: int, *, by: str, kind: type[FleetWorld] = FleetWorld, first: int = 0) -> None:
     """Check that one of the runs fails for the right reason. (Others may fail for its consequences.)"""
     for seed in range(first, first + seeds):
@@ -139,7 +144,7 @@ def test_accepting_settlements_of_any_term_is_detected(monkeypatch: Plant) -> No
                 job.term = settlement.job.term
         return jobs.settle(tables, operation)
 
-    monkeypatch.setitem(engine._HANDLERS, ops.Settle, careless)
+    plant(monkeypatch, ops.Settle, careless)
     is_caught(400, by="is taken", first=10)
 
 
@@ -165,7 +170,7 @@ def test_removing_the_waiters_of_all_nodes_is_detected(monkeypatch: Plant) -> No
             tables.waits.pop(job_id, None)
         return jobs.leave(tables, operation)
 
-    monkeypatch.setitem(engine._HANDLERS, ops.Unsubscribe, rude)
+    plant(monkeypatch, ops.Unsubscribe, rude)
     is_caught(200, by="is not to be dropped")
 
 

@@ -59,21 +59,16 @@ def row_of(act: Act) -> tuple[str, str, int, bytes]:
     return act.namespace, act.what, object_number(act.object), _encode(act)
 
 
-class Acting(Operation):
+class Acting(Operation, kw_only=True):
     """An operation that may have an act, which the engine records if the operation has changed something.
 
     If it is the request of a client with a key, it also has a ``keyed_act``. The outcome may be a `Reservation` then.
     """
 
-    __slots__ = ("act", "keyed_act")
-
     acts = True
     keyed = True
-
-    def __init__(self, act: Act | None = None, keyed_act: KeyedAct | None = None) -> None:
-        super().__init__()
-        self.act = act
-        self.keyed_act = keyed_act
+    act: Act | None = None
+    keyed_act: KeyedAct | None = None
 
     def recorded(self, outcome: Any) -> Act | None:
         """Return the act to record after this outcome; None if nothing has changed. Derived classes may complete the act."""
@@ -94,14 +89,11 @@ def recorded_acts(plan: Plan, outcomes: Sequence[Any]) -> list[Act]:
 class RecordActs(Acting):
     """Record acts that no other operation records, such as refusals. Outcome: None."""
 
-    __slots__ = ("more",)
-
     phase = Phase.ACCESS
+    more: Sequence[Act]
 
-    def __init__(self, acts: Sequence[Act]) -> None:
-        super().__init__()
-        self.more = acts
-        self.rows = len(acts)
+    def __post_init__(self) -> None:
+        self.rows = len(self.more)
 
 
 class ListActs(PageQuery[Recorded], frozen=True, kw_only=True):

@@ -93,8 +93,6 @@ class Rows(Protocol):
 class ReplyOperation(Operation):
     """A change of reservations: `run` is the same on all engines."""
 
-    __slots__ = ()
-
     phase = Phase.ACCESS
 
     async def run(self, rows: Rows) -> object:
@@ -105,14 +103,10 @@ class ReplyOperation(Operation):
 class Reserve(ReplyOperation):
     """Reserve a key for a request. Outcome: None, or the earlier `Reservation` of the key."""
 
-    __slots__ = ("at_us", "expired_us", "key", "request")
-
-    def __init__(self, key: bytes, request: bytes, at_us: int, expired_us: int) -> None:
-        super().__init__()
-        self.key = key
-        self.request = request
-        self.at_us = at_us
-        self.expired_us = expired_us
+    key: bytes
+    request: bytes
+    at_us: int
+    expired_us: int
 
     async def run(self, rows: Rows) -> Reservation | None:
         return await rows.reserve(self.key, self.request, self.at_us, self.expired_us)
@@ -121,15 +115,10 @@ class Reserve(ReplyOperation):
 class FindReply(ReplyOperation):
     """Look up an earlier request with a key. Outcome: its `Reservation`, or None."""
 
-    __slots__ = ("expired_us", "key")
-
     phase = Phase.READ
     reads = True
-
-    def __init__(self, key: bytes, expired_us: int) -> None:
-        super().__init__()
-        self.key = key
-        self.expired_us = expired_us
+    key: bytes
+    expired_us: int
 
     async def run(self, rows: Rows) -> Reservation | None:
         return await rows.find(self.key, self.expired_us)
@@ -138,12 +127,11 @@ class FindReply(ReplyOperation):
 class Keep(ReplyOperation):
     """Keep the answer to the request that has reserved a key. Outcome: None."""
 
-    __slots__ = ("key", "reply")
+    key: bytes
+    reply: bytes
+    """A `KeptReply`, encoded."""
 
-    def __init__(self, key: bytes, reply: KeptReply) -> None:
-        super().__init__()
-        self.key = key
-        self.reply = encode(reply)
+    def __post_init__(self) -> None:
         self.size += len(self.reply)
 
     async def run(self, rows: Rows) -> None:
@@ -153,11 +141,7 @@ class Keep(ReplyOperation):
 class Release(ReplyOperation):
     """Release a key, because its request has changed nothing. Outcome: None."""
 
-    __slots__ = ("key",)
-
-    def __init__(self, key: bytes) -> None:
-        super().__init__()
-        self.key = key
+    key: bytes
 
     async def run(self, rows: Rows) -> None:
         await rows.release(self.key)
@@ -166,11 +150,9 @@ class Release(ReplyOperation):
 class SweepReplies(ReplyOperation):
     """Delete the reservations made before a time. Outcome: how many, at most `SWEEP_ROWS`."""
 
-    __slots__ = ("before_us",)
+    before_us: int
 
-    def __init__(self, before_us: int) -> None:
-        super().__init__()
-        self.before_us = before_us
+    def __post_init__(self) -> None:
         self.rows = SWEEP_ROWS
         self.urgent = False
 
@@ -317,7 +299,7 @@ class ReplyService:
         return found
 
     async def keep_reply(self, key: bytes, reply: KeptReply) -> None:
-        await self._commit(Keep(key, reply))
+        await self._commit(Keep(key, encode(reply)))
 
     async def release_reply(self, key: bytes) -> None:
         await self._commit(Release(key))

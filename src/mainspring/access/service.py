@@ -346,7 +346,7 @@ class AccessService:
         """Store a token with the name, grants, creator and end of ``token``; return its secret and the token."""
         secret, digest = self._new(Kind.TOKEN)
         stored = msgspec.structs.replace(token, digest=digest, kind=Kind.TOKEN, created_us=self._now_us())
-        await self._commits.committed(Issue(stored, act))
+        await self._commits.committed(Issue(stored, act=act))
         self._cache.added(digest)
         return secret, stored
 
@@ -376,7 +376,7 @@ class AccessService:
     @shielded
     async def revoke(self, token: str, act: Act | None = None) -> bool:
         """Delete a token and its sessions: at once on this node, and within 3 s on all others. Return whether it existed."""
-        found: Credential | None = await self._commits.committed(Revoke(token, act))
+        found: Credential | None = await self._commits.committed(Revoke(token, act=act))
         self._cache.forget()
         return found is not None
 
@@ -384,7 +384,7 @@ class AccessService:
     async def rotate(self, token: str, act: Act | None = None) -> tuple[str, Credential] | None:
         """Give a token another secret; its old one and its sessions end as by `revoke`. Return secret and token."""
         secret, digest = self._new(Kind.TOKEN)
-        found: Credential | None = await self._commits.committed(Rotate(token, digest, act))
+        found: Credential | None = await self._commits.committed(Rotate(token, digest, act=act))
         self._cache.forget()
         self._cache.added(digest)
         return None if found is None else (secret, found)

@@ -17,8 +17,6 @@ from mainspring.storage.engine import PageQuery, Phase, Query
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mainspring.access.caller import Act
-
 
 class Credential(msgspec.Struct, frozen=True, omit_defaults=True):
     """A token, a session or a sign-in link."""
@@ -105,8 +103,6 @@ class Tables(Protocol):
 class AccessOperation(Acting):
     """A change of credentials: `run` is the same on all engines."""
 
-    __slots__ = ()
-
     phase = Phase.ACCESS
 
     async def run(self, tables: Tables) -> object:
@@ -117,11 +113,7 @@ class AccessOperation(Acting):
 class Issue(AccessOperation):
     """Store a new credential. Guard: for a session of a token, the token exists. Outcome: whether it was stored."""
 
-    __slots__ = ("credential",)
-
-    def __init__(self, credential: Credential, act: Act | None = None) -> None:
-        super().__init__(act)
-        self.credential = credential
+    credential: Credential
 
     async def run(self, tables: Tables) -> bool:
         new = self.credential
@@ -134,14 +126,10 @@ class Issue(AccessOperation):
 class UseLink(AccessOperation):
     """Replace a sign-in link by a session. Guard: the link exists and has not expired. Outcome: the session, or None."""
 
-    __slots__ = ("expires_us", "link", "now_us", "session")
-
-    def __init__(self, link: bytes, session: bytes, now_us: int, expires_us: int) -> None:
-        super().__init__()
-        self.link = link
-        self.session = session
-        self.now_us = now_us
-        self.expires_us = expires_us
+    link: bytes
+    session: bytes
+    now_us: int
+    expires_us: int
 
     async def run(self, tables: Tables) -> Credential | None:
         link = await tables.find(self.link)
@@ -160,11 +148,7 @@ class UseLink(AccessOperation):
 class Revoke(AccessOperation):
     """Delete a token and its sessions. Outcome: the token as it was, or None."""
 
-    __slots__ = ("token",)
-
-    def __init__(self, token: str, act: Act | None = None) -> None:
-        super().__init__(act)
-        self.token = token
+    token: str
 
     async def run(self, tables: Tables) -> Credential | None:
         found = await tables.token(self.token)
@@ -178,12 +162,8 @@ class Revoke(AccessOperation):
 class Rotate(AccessOperation):
     """Give a token another secret, and delete its sessions. Outcome: the token afterwards, or None."""
 
-    __slots__ = ("digest", "token")
-
-    def __init__(self, token: str, digest: bytes, act: Act | None = None) -> None:
-        super().__init__(act)
-        self.token = token
-        self.digest = digest
+    token: str
+    digest: bytes
 
     async def run(self, tables: Tables) -> Credential | None:
         found = await tables.token(self.token)
@@ -199,11 +179,7 @@ class Rotate(AccessOperation):
 class EndSession(AccessOperation):
     """Delete a session. Outcome: whether there was one."""
 
-    __slots__ = ("session",)
-
-    def __init__(self, session: bytes) -> None:
-        super().__init__()
-        self.session = session
+    session: bytes
 
     async def run(self, tables: Tables) -> bool:
         found = await tables.find(self.session)
@@ -217,12 +193,10 @@ class EndSession(AccessOperation):
 class TouchTokens(AccessOperation):
     """Record when tokens were last used, by their ids. Outcome: None."""
 
-    __slots__ = ("used",)
+    used: Mapping[str, int]
 
-    def __init__(self, used: Mapping[str, int]) -> None:
-        super().__init__()
-        self.used = used
-        self.rows = len(used)
+    def __post_init__(self) -> None:
+        self.rows = len(self.used)
         self.urgent = False
 
     async def run(self, tables: Tables) -> None:
@@ -235,12 +209,10 @@ SWEEP_ROWS = 1000
 class SweepAccess(AccessOperation):
     """Delete sessions and links that expired before a time, and acts before another: `SWEEP_ROWS` each. Outcome: how many."""
 
-    __slots__ = ("acts_us", "expired_us")
+    expired_us: int
+    acts_us: int
 
-    def __init__(self, expired_us: int, acts_us: int) -> None:
-        super().__init__()
-        self.expired_us = expired_us
-        self.acts_us = acts_us
+    def __post_init__(self) -> None:
         self.rows = 2 * SWEEP_ROWS
         self.urgent = False
 

@@ -443,7 +443,9 @@ class BulkService:
             raise ConflictError(why)
         self._beginning[bulk.id] = bulk
         try:
-            stored: BulkOperation = await commit_keyed(self._node.commits, BeginBulk(bulk, act, keyed_act))
+            stored: BulkOperation = await commit_keyed(
+                self._node.commits, BeginBulk(bulk, act=act, keyed_act=keyed_act)
+            )
         finally:
             del self._beginning[bulk.id]
         self._start(stored)
@@ -468,7 +470,7 @@ class BulkService:
 
     async def abort(self, namespace: str, bulk_id: int, why: str, act: Act | None = None) -> BulkOperation | None:
         """End an operation early, whichever node works on it, and return it; None if there is none."""
-        end = EndBulk(namespace, bulk_id, Status.ABORTED, why, self.now_us(), act)
+        end = EndBulk(namespace, bulk_id, Status.ABORTED, why, self.now_us(), act=act)
         bulk: BulkOperation | None = await self._node.commits.committed(end)
         return bulk
 

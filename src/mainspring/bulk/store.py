@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from mainspring.access.caller import Act
-    from mainspring.access.idempotency import KeyedAct
     from mainspring.jobs.model import Job
     from mainspring.jobs.owners import Notice
     from mainspring.queries import JobFilter
@@ -34,13 +33,8 @@ KEPT_STEPS = 500
 class BeginBulk(Acting):
     """Store a new operation, on which the node works under its term. Outcome: ``BulkOperation``; see `Acting`."""
 
-    __slots__ = ("bulk",)
-
     phase = Phase.SLICES
-
-    def __init__(self, bulk: BulkOperation, act: Act | None = None, keyed_act: KeyedAct | None = None) -> None:
-        super().__init__(act, keyed_act)
-        self.bulk = bulk
+    bulk: BulkOperation
 
 
 class TakeBulk(Operation):
@@ -49,13 +43,8 @@ class TakeBulk(Operation):
     Outcome: ``BulkOperation | None``.
     """
 
-    __slots__ = ("id",)
-
     phase = Phase.SLICES
-
-    def __init__(self, bulk_id: int) -> None:
-        super().__init__()
-        self.id = bulk_id
+    id: int
 
 
 class StepBulk(Operation):
@@ -68,35 +57,20 @@ class StepBulk(Operation):
     Outcome: ``Stepped``.
     """
 
-    __slots__ = ("after", "ahead", "id", "ids", "is_last", "now_us", "refused", "revision", "stopped")
-
     phase = Phase.SLICES
     is_request = True
+    bulk: BulkOperation
+    ids: Sequence[int]
+    after: int | None
+    now_us: int
+    is_last: bool
+    refused: Mapping[int, Result] = {}
+    stopped: Mapping[Outcome, int] = {}
+    ahead: int = 0
 
-    def __init__(
-        self,
-        bulk: BulkOperation,
-        ids: Sequence[int],
-        after: int | None,
-        now_us: int,
-        *,
-        is_last: bool,
-        refused: Mapping[int, Result] | None = None,
-        stopped: Mapping[Outcome, int] | None = None,
-        ahead: int = 0,
-    ) -> None:
-        super().__init__()
-        self.id = bulk.id
-        self.revision = bulk.revision
-        self.ids = ids
-        self.after = after
-        self.now_us = now_us
-        self.is_last = is_last
-        self.refused = refused or {}
-        self.stopped = stopped or {}
-        self.ahead = ahead
-        self.rows = max(len(ids), 1)
-        self.size += 64 * len(ids)
+    def __post_init__(self) -> None:
+        self.rows = max(len(self.ids), 1)
+        self.size += 64 * len(self.ids)
         self.urgent = False
 
 
@@ -107,20 +81,15 @@ class StepBackfill(Operation):
     Outcome: ``Stepped``.
     """
 
-    __slots__ = ("id", "limit", "now_us", "permits", "revision", "schedule")
-
     phase = Phase.SLICES
     is_request = True
+    bulk: BulkOperation
+    limit: int
+    now_us: int
+    permits: Callable[[str], bool]
 
-    def __init__(self, bulk: BulkOperation, limit: int, now_us: int, permits: Callable[[str], bool]) -> None:
-        super().__init__()
-        self.id = bulk.id
-        self.revision = bulk.revision
-        self.schedule = bulk.spec.schedule
-        self.limit = limit
-        self.now_us = now_us
-        self.permits = permits
-        self.rows = limit
+    def __post_init__(self) -> None:
+        self.rows = self.limit
         self.urgent = False
 
 
@@ -142,19 +111,12 @@ class Stepped(NamedTuple):
 class EndBulk(Acting):
     """End an operation early. Guard: it runs, on any node, and can be read. Outcome: ``BulkOperation | None``, as it is then."""
 
-    __slots__ = ("id", "namespace", "now_us", "status", "why")
-
     phase = Phase.SLICES
-
-    def __init__(
-        self, namespace: str, bulk_id: int, status: Status, why: str, now_us: int, act: Act | None = None
-    ) -> None:
-        super().__init__(act)
-        self.namespace = namespace
-        self.id = bulk_id
-        self.status = status
-        self.why = why
-        self.now_us = now_us
+    namespace: str
+    id: int
+    status: Status
+    why: str
+    now_us: int
 
     def recorded(self, outcome: BulkOperation | None) -> Act | None:
         """Return the act if this has ended the operation."""
@@ -165,13 +127,10 @@ class EndBulk(Acting):
 class SweepBulk(Operation):
     """Delete operations that ended before a time, and the lists of their jobs: some of them. Outcome: the number of rows."""
 
-    __slots__ = ("before_us",)
-
     phase = Phase.SLICES
+    before_us: int
 
-    def __init__(self, before_us: int) -> None:
-        super().__init__()
-        self.before_us = before_us
+    def __post_init__(self) -> None:
         self.rows = KEPT_STEPS
 
 
@@ -239,7 +198,7 @@ class BulkTables(Protocol):
 KIND: Final = "bulk"
 REASON: Final = "cancelled by an operation on many jobs"
 """Stored with a cancelled job if the caller gave no reason."""
-WRITES: Final = frozenset({BeginBulk, TakeBulk, StepBulk, StepBackfill, EndBulk, SweepBulk})
+WRITES: Final[frozenset[type[Operation]]] = frozenset({BeginBulk, TakeBulk, StepBulk, StepBackfill, EndBulk, SweepBulk})
 
 
 class BulkUnit:
@@ -276,7 +235,7 @@ class BulkUnit:
             case SweepBulk():
                 outcome = await self._tables.sweep(operation.before_us, KEPT_STEPS)
             case _:
-                raise TypeError(f"{operation!r} is no operation of this slice")
+                raise TypeError(f"{type(operation).__name__} is no operation of this slice")
         return lambda: outcome
 
     async def _take(self, operation: TakeBulk) -> BulkOperation | None:
@@ -302,8 +261,8 @@ class BulkUnit:
 
     async def _step(self, step: StepBulk) -> Stepped:
         tables, began = self._tables, self._monotonic()
-        bulk = await tables.load(step.id)
-        if bulk is None or not self._may_step(bulk, step.revision):
+        bulk = await tables.load(step.bulk.id)
+        if bulk is None or not self._may_step(bulk, step.bulk.revision):
             return Stepped(bulk, stepped=False)
         jobs = await tables.jobs(step.ids) if step.ids else {}
         forbidden = [one for one in step.refused.values() if one.outcome is Outcome.FORBIDDEN]
@@ -336,8 +295,8 @@ class BulkUnit:
 
     async def _backfill(self, step: StepBackfill) -> Stepped:
         tables, began = self._tables, self._monotonic()
-        before = await tables.load(step.id)
-        if before is None or not self._may_step(before, step.revision):
+        before = await tables.load(step.bulk.id)
+        if before is None or not self._may_step(before, step.bulk.revision):
             return Stepped(before, stepped=False)
         fired = await tables.backfill(rules.next_times(before, step.limit, step.now_us, step.permits))
         bulk = rules.backfilled(before, fired, step.now_us)

@@ -31,30 +31,25 @@ class AppendLogs(Operation):
     Nobody waits for it, and it touches no row of a job.
     """
 
-    __slots__ = ("chunks", "dropped")
-
     phase = Phase.LOGS
+    chunks: Sequence[Chunk]
+    dropped: Sequence[tuple[int, int]] = ()
 
-    def __init__(self, chunks: Sequence[Chunk], dropped: Sequence[tuple[int, int]] = ()) -> None:
-        super().__init__()
-        self.chunks = chunks
-        self.dropped = dropped
-        self.rows = len(chunks) + len(dropped)
-        self.size = sum(chunk.size for chunk in chunks)
+    def __post_init__(self) -> None:
+        self.rows = len(self.chunks) + len(self.dropped)
+        self.size = sum(chunk.size for chunk in self.chunks)
         self.urgent = False
 
 
 class SweepLogs(Operation):
-    """Delete chunks with ids below ``before``, the lowest ones first and at most ``rows``. Outcome: their number."""
-
-    __slots__ = ("before",)
+    """Delete chunks with ids below ``before``, the lowest ones first and at most ``limit``. Outcome: their number."""
 
     phase = Phase.LOGS
+    before: int
+    limit: int = 500
 
-    def __init__(self, before: int, rows: int = 500) -> None:
-        super().__init__()
-        self.before = before
-        self.rows = rows
+    def __post_init__(self) -> None:
+        self.rows = self.limit
         self.urgent = False
 
 

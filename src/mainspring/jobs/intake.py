@@ -403,7 +403,7 @@ class KeyedIntake:
         operations: list[OperationWithCallbacks] = []
         if others or not starts:
             readers.append(_of_submit)
-            operations.append(self._submission(SubmitOnce(others, act), answers))
+            operations.append(self._submission(SubmitOnce(others, keyed_act=act), answers))
         if starts:
             operation, reader = self._roots.beginning(starts, act)
             readers.append(reader)

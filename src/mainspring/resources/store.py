@@ -34,16 +34,8 @@ class SaveLimits(Acting):
     node did.
     """
 
-    __slots__ = ("limits",)
-
     phase = Phase.LIMITS
-
-    def __init__(
-        self,
-        limits: FunctionLimits,
-    ) -> None:
-        super().__init__()
-        self.limits = limits
+    limits: FunctionLimits
 
     def recorded(self, outcome: FunctionLimits) -> Act | None:
         """Return the act, if this operation wrote the limits."""
@@ -93,19 +85,11 @@ class Acquire(Operation):
     ``now_us`` is the store's time as the node estimates it; stores with clocks use their own. Tokens of ended terms are free.
     """
 
-    __slots__ = ("asks", "now_us", "term")
-
     phase = Phase.LIMITS
+    term: int
+    asks: Sequence[TokenRequest]
+    now_us: int
 
-    def __init__(
-        self,
-        term: int,
-        asks: Sequence[TokenRequest],
-        now_us: int,
-    ) -> None:
-        super().__init__()
-        self.term = term
-        self.asks = asks
-        self.now_us = now_us
-        self.rows = len(asks)
-        self.size = 64 + sum(len(ask.function) + len(ask.pool) + 100 for ask in asks)
+    def __post_init__(self) -> None:
+        self.rows = len(self.asks)
+        self.size = 64 + sum(len(ask.function) + len(ask.pool) + 100 for ask in self.asks)

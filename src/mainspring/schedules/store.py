@@ -68,23 +68,14 @@ class SaveSchedules(Acting):
     ``Saved``.
     """
 
-    __slots__ = ("changes", "now_us", "spans")
-
     phase = Phase.SLICES
+    changes: Sequence[Change]
+    now_us: int
+    spans: bool = True
+    """Whether they are of a caller who may use several namespaces; see `namespaces.places_left`."""
 
-    def __init__(
-        self,
-        changes: Sequence[Change],
-        now_us: int,
-        *,
-        spans: bool = True,
-    ) -> None:
-        """``spans``: they are of a caller who may use several namespaces; see `namespaces.places_left`."""
-        super().__init__()
-        self.changes = changes
-        self.now_us = now_us
-        self.spans = spans
-        self.rows = len(changes)
+    def __post_init__(self) -> None:
+        self.rows = len(self.changes)
 
     def recorded(self, outcome: Saved) -> Act | None:
         """Return the act, if the schedules were changed."""
@@ -114,25 +105,17 @@ class FireSchedules(Operation):
     Outcome: ``dict[str, Fired]``, by name.
     """
 
-    __slots__ = ("due", "fires", "limit", "now_us", "seconds")
-
     phase = Phase.SLICES
+    due: list[Due]
+    now_us: int
+    limit: int = STEP_ROWS
+    seconds: float = 0.0
+    """The time by which it has extended its group; set by the engine."""
+    fires: int = 0
+    """The number of rows that it has added; set by the engine."""
 
-    def __init__(
-        self,
-        due: list[Due],
-        now_us: int,
-        limit: int = STEP_ROWS,
-    ) -> None:
-        super().__init__()
-        self.due = due
-        self.now_us = now_us
-        self.limit = limit
-        self.rows = len(due)
-        self.seconds = 0.0
-        """The time by which it has extended its group; set by the engine."""
-        self.fires = 0
-        """The number of rows that it has added; set by the engine."""
+    def __post_init__(self) -> None:
+        self.rows = len(self.due)
 
 
 class Fired(NamedTuple):
@@ -154,14 +137,9 @@ class TriggerSchedule(Acting):
     Outcome: ``Fire | Refused | None``: the row; why a schedule that is set aside does not run; None for an unknown name.
     """
 
-    __slots__ = ("name", "now_us")
-
     phase = Phase.SLICES
-
-    def __init__(self, name: str, now_us: int) -> None:
-        super().__init__()
-        self.name = name
-        self.now_us = now_us
+    name: str
+    now_us: int
 
 
 class Refused(NamedTuple):
@@ -178,15 +156,12 @@ class RepairSchedules(Operation):
     ``int``, the number of changed rows; if it is ``limit`` or more, there may be more.
     """
 
-    __slots__ = ("limit", "now_us")
-
     phase = Phase.SLICES
+    now_us: int
+    limit: int = 1000
 
-    def __init__(self, now_us: int, limit: int = 1000) -> None:
-        super().__init__()
-        self.now_us = now_us
-        self.limit = limit
-        self.rows = limit
+    def __post_init__(self) -> None:
+        self.rows = self.limit
 
 
 class ForgetFires(Operation):
@@ -195,17 +170,15 @@ class ForgetFires(Operation):
     At most ``limit`` rows. Begin with an empty name, and repeat with the name of the outcome. Outcome: ``Forgotten``.
     """
 
-    __slots__ = ("after", "before_us", "now_us")
-
     phase = Phase.SLICES
+    after: str
+    before_us: int
+    limit: int = 1000
+    now_us: int = sys.maxsize
+    """Rows that were decided later were decided while the clock was ahead: their fire times give their ages."""
 
-    def __init__(self, after: str, before_us: int, limit: int = 1000, *, now_us: int = sys.maxsize) -> None:
-        super().__init__()
-        self.after = after
-        self.before_us = before_us
-        self.now_us = now_us
-        """Rows that were decided later were decided while the clock was ahead: their fire times give their ages."""
-        self.rows = limit
+    def __post_init__(self) -> None:
+        self.rows = self.limit
         self.urgent = False
 
 
@@ -225,22 +198,11 @@ class Declare(Operation):
     Outcome: ``list[Declared]``, all declarations of the App and of ``others``.
     """
 
-    __slots__ = ("app", "digest", "now_us", "others")
-
     phase = Phase.SLICES
-
-    def __init__(
-        self,
-        app: str,
-        digest: bytes,
-        now_us: int,
-        others: Sequence[str] = (),
-    ) -> None:
-        super().__init__()
-        self.app = app
-        self.digest = digest
-        self.now_us = now_us
-        self.others = others
+    app: str
+    digest: bytes
+    now_us: int
+    others: Sequence[str] = ()
 
 
 class Declared(NamedTuple):
@@ -256,19 +218,13 @@ class FindDue(Operation):
     If more than ``limit`` are due, some more of other namespaces follow; see `crowding`.
     """
 
-    __slots__ = ("until_us",)
-
     phase = Phase.READ
     reads = True
+    until_us: int
+    limit: int = 10_000
 
-    def __init__(
-        self,
-        until_us: int,
-        limit: int = 10_000,
-    ) -> None:
-        super().__init__()
-        self.until_us = until_us
-        self.rows = limit
+    def __post_init__(self) -> None:
+        self.rows = self.limit
 
 
 class Upcoming(NamedTuple):

@@ -51,7 +51,9 @@ if TYPE_CHECKING:
 KIND: Final = "schedules"
 """The owner of a schedule's jobs."""
 FOLLOWS: Final = frozenset({Ended})
-WRITES: Final = frozenset({SaveSchedules, Declare, RepairSchedules, FireSchedules, TriggerSchedule, ForgetFires})
+WRITES: Final[frozenset[type[Operation]]] = frozenset(
+    {SaveSchedules, Declare, RepairSchedules, FireSchedules, TriggerSchedule, ForgetFires}
+)
 
 
 class ScheduleUnit:
@@ -102,7 +104,7 @@ class ScheduleUnit:
                 await self.flush()  # it reads the tables
                 outcome = await forget(self._tables, operation)
             case _:
-                raise TypeError(f"{operation!r} is not an operation that writes schedules")
+                raise TypeError(f"{type(operation).__name__} is not an operation that writes schedules")
         return lambda: outcome
 
     async def backfill(self, step: Backfill) -> Backfilled:

@@ -70,13 +70,13 @@ class Deferred(Enum):
 DEFERRED: Final = Deferred.DEFERRED
 
 
-class Operation:
+class Operation(msgspec.Struct, eq=False, kw_only=True):
     """One request to the store. The functions that receive its outcome are given to `CommitQueue.put`.
+
+    A derived class declares its values as fields, and sets ``rows`` and ``size`` in ``__post_init__``.
 
     ``size`` is about how many bytes the operation holds in memory; ``rows`` is the largest number of rows that it may touch.
     """
-
-    __slots__ = ("open", "overtakes", "rows", "size", "urgent")
 
     phase: ClassVar[Phase] = Phase.READ
     """The phase of a group in which it runs."""
@@ -91,18 +91,17 @@ class Operation:
     """Whether it may be an act of a caller that the audit records (`access.audit.Acting`)."""
 
     keyed: ClassVar[bool] = False
-    """Whether it has an attribute ``keyed_act``: the key of the client's request, or None (`access.once.KeyedAct`)."""
+    """Whether it has an attribute ``keyed_act``: the key of the client's request, or None (`access.idempotency.KeyedAct`)."""
 
-    def __init__(self) -> None:
-        self.rows = 1
-        self.size = 64
-        self.urgent = True
-        """Whether a caller waits for the outcome. Other operations go with the next group, or after `GATHER_DELAY`."""
-        self.open = True
-        """Whether rows may still be added: only until the operation is part of a group."""
-        self.overtakes = False
-        """Whether it may run before earlier operations that wait for a locked store. Such an operation changes nothing, and no
-        caller relies on its order: a barrier, or a query for uncommitted changes, must not overtake."""
+    rows: int = 1
+    size: int = 64
+    urgent: bool = True
+    """Whether a caller waits for the outcome. Other operations go with the next group, or after `GATHER_DELAY`."""
+    open: bool = True
+    """Whether rows may still be added: only until the operation is part of a group."""
+    overtakes: bool = False
+    """Whether it may run before earlier operations that wait for a locked store. Such an operation changes nothing, and no
+    caller relies on its order: a barrier, or a query for uncommitted changes, must not overtake."""
 
 
 class Probe(Operation):
@@ -110,8 +109,6 @@ class Probe(Operation):
 
     Outcome: None. Each engine goes as far as it can without a job: it checks permissions and writes pages.
     """
-
-    __slots__ = ()
 
     phase = Phase.PROBE
 

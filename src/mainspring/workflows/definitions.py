@@ -164,15 +164,10 @@ class CountOpen(Query["dict[tuple[str, str, str], int]"], frozen=True):
 class RemoveDefinition(Acting):
     """Remove a definition. Guards: it exists, no open run has it, and new runs do not get it. Outcome: ``Removed``."""
 
-    __slots__ = ("name", "namespace", "version")
-
     phase = Phase.SLICES
-
-    def __init__(self, namespace: str, name: str, version: str, act: Act | None = None) -> None:
-        super().__init__(act)
-        self.namespace = namespace
-        self.name = name
-        self.version = version
+    namespace: str
+    name: str
+    version: str
 
     def recorded(self, outcome: Removed) -> Act | None:
         """Return the act, if the definition was removed."""
@@ -286,7 +281,7 @@ class VersionTable:
                 f"version {version} of the workflow {name} has connected workers ({workers}): stop them, or delete the"
                 " version in their code"
             )
-        removed: Removed = await self._commits.committed(RemoveDefinition(namespace, name, version, act))
+        removed: Removed = await self._commits.committed(RemoveDefinition(namespace, name, version, act=act))
         self._definitions.keep(removed.definitions)
         if removed.problem == "open":
             raise ConflictError(

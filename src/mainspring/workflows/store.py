@@ -51,19 +51,16 @@ class BeginRuns(Operation):
     of an earlier request, the ``Reservation`` of that.
     """
 
-    __slots__ = ("keyed_act", "now_us", "starts")
-
     phase = Phase.SLICES
     is_request = True
     brings_jobs = True
     keyed = True
+    starts: list[Start]
+    now_us: int
+    keyed_act: KeyedAct | None = None
 
-    def __init__(self, starts: list[Start], now_us: int, keyed_act: KeyedAct | None = None) -> None:
-        super().__init__()
-        self.starts = starts
-        self.now_us = now_us
-        self.keyed_act = keyed_act
-        self.rows = 2 * len(starts)
+    def __post_init__(self) -> None:
+        self.rows = 2 * len(self.starts)
 
 
 class Begun(NamedTuple):
@@ -81,15 +78,13 @@ class BeginWaiting(Operation):
     Outcome: the number of begun runs; fewer than ``limit`` if no more jobs wait.
     """
 
-    __slots__ = ("function", "now_us")
-
     phase = Phase.SLICES
+    function: bytes
+    limit: int
+    now_us: int
 
-    def __init__(self, function: bytes, limit: int, now_us: int) -> None:
-        super().__init__()
-        self.function = function
-        self.now_us = now_us
-        self.rows = limit
+    def __post_init__(self) -> None:
+        self.rows = self.limit
 
 
 # ---- decisions ----
@@ -102,16 +97,13 @@ class Decide(Operation):
     stale one, only settlements count, which are operations of their own. A malformed list of decisions is refused whole.
     """
 
-    __slots__ = ("completions", "now_us")
-
     phase = Phase.SLICES
     is_request = True
+    completions: list[Completion]
+    now_us: int
 
-    def __init__(self, completions: list[Completion], now_us: int) -> None:
-        super().__init__()
-        self.completions = completions
-        self.now_us = now_us
-        self.rows = 2 * len(completions)
+    def __post_init__(self) -> None:
+        self.rows = 2 * len(self.completions)
 
 
 # ---- requests from outside ----
@@ -124,39 +116,29 @@ class SignalRuns(Operation):
     the job.
     """
 
-    __slots__ = ("now_us", "paused", "signals", "tasks")
-
     phase = Phase.SLICES
     is_request = True
+    signals: list[Signal]
+    now_us: int
+    tasks: Container[bytes] = ()
+    """Functions that have workers for tasks: their jobs are no runs, unless a worker has registered them as workflows."""
+    paused: Container[bytes] = ()
+    """Paused functions: their runs do not begin."""
 
-    def __init__(
-        self, signals: list[Signal], now_us: int, tasks: Container[bytes] = (), paused: Container[bytes] = ()
-    ) -> None:
-        super().__init__()
-        self.signals = signals
-        self.now_us = now_us
-        self.tasks = tasks
-        """Functions that have workers for tasks: their jobs are no runs, unless a worker has registered them as workflows."""
-        self.paused = paused
-        """Paused functions: their runs do not begin."""
-        self.rows = len(signals)
+    def __post_init__(self) -> None:
+        self.rows = len(self.signals)
 
 
 class RequestCancelRun(Acting):
     """Ask a run to cancel itself; one that has not begun is cancelled. Outcome: ``Reached``."""
 
-    __slots__ = ("key", "now_us", "reason", "request", "tasks")
-
     phase = Phase.SLICES
-
-    def __init__(self, key: Key, reason: str, now_us: int, request: int = 0, *, tasks: Container[bytes] = ()) -> None:
-        super().__init__()
-        self.tasks = tasks
-        """As of `SignalRuns`."""
-        self.key = key
-        self.reason = reason
-        self.now_us = now_us
-        self.request = request
+    key: Key
+    reason: str
+    now_us: int
+    request: int = 0
+    tasks: Container[bytes] = ()
+    """As of `SignalRuns`."""
 
     def recorded(self, outcome: Reached) -> Act | None:
         """Return the act, if the request was recorded."""
@@ -166,28 +148,14 @@ class RequestCancelRun(Acting):
 class TerminateRun(Acting):
     """End a run at once; one that has not begun is cancelled. Its open activities are cancelled. Outcome: ``Reached``."""
 
-    __slots__ = ("children", "details", "key", "now_us", "reason", "tasks")
-
     phase = Phase.SLICES
-
-    def __init__(
-        self,
-        key: Key,
-        reason: str,
-        now_us: int,
-        details: bytes = b"",
-        children: ChildPolicy | None = None,
-        *,
-        tasks: Container[bytes] = (),
-    ) -> None:
-        super().__init__()
-        self.tasks = tasks
-        """As of `SignalRuns`."""
-        self.key = key
-        self.reason = reason
-        self.now_us = now_us
-        self.details = details
-        self.children = children
+    key: Key
+    reason: str
+    now_us: int
+    details: bytes = b""
+    children: ChildPolicy | None = None
+    tasks: Container[bytes] = ()
+    """As of `SignalRuns`."""
 
     def recorded(self, outcome: Reached) -> Act | None:
         """Return the act, if the request was recorded."""
@@ -197,17 +165,12 @@ class TerminateRun(Acting):
 class MoveRun(Acting):
     """Give an open run another version, unless its code has recorded something: it continues as new. Outcome: ``Moved``."""
 
-    __slots__ = ("key", "now_us", "tasks", "version")
-
     phase = Phase.SLICES
-
-    def __init__(self, key: Key, version: str, now_us: int, *, tasks: Container[bytes] = ()) -> None:
-        super().__init__()
-        self.tasks = tasks
-        """As of `SignalRuns`."""
-        self.key = key
-        self.version = version
-        self.now_us = now_us
+    key: Key
+    version: str
+    now_us: int
+    tasks: Container[bytes] = ()
+    """As of `SignalRuns`."""
 
     def recorded(self, outcome: Moved) -> Act | None:
         """Return the act, if the run was moved."""
@@ -237,15 +200,12 @@ class RingAlarms(Operation):
     Outcome: ``dict[int, int]``: for each run that is still open, its next alarm; 0 if it has none.
     """
 
-    __slots__ = ("now_us", "runs")
-
     phase = Phase.SLICES
+    runs: list[int]
+    now_us: int
 
-    def __init__(self, runs: list[int], now_us: int) -> None:
-        super().__init__()
-        self.runs = runs
-        self.now_us = now_us
-        self.rows = len(runs)
+    def __post_init__(self) -> None:
+        self.rows = len(self.runs)
 
 
 class UnparkRuns(Acting):
@@ -254,51 +214,31 @@ class UnparkRuns(Acting):
     Outcome: the number of runs, at most ``limit``.
     """
 
-    __slots__ = ("build", "definition", "key", "now_us")
-
     phase = Phase.SLICES
+    now_us: int
+    key: Key | None = None
+    definition: tuple[str, ...] | None = None
+    """Namespace, name and version, or the first of them alone."""
+    build: str = ""
+    limit: int = 100
 
-    def __init__(
-        self,
-        now_us: int,
-        *,
-        key: Key | None = None,
-        definition: tuple[str, ...] | None = None,
-        build: str = "",
-        limit: int = 100,
-    ) -> None:
-        super().__init__()
-        self.now_us = now_us
-        self.key = key
-        self.definition = definition
-        """Namespace, name and version, or the first of them alone."""
-        self.build = build
-        self.rows = limit
+    def __post_init__(self) -> None:
+        self.rows = self.limit
 
 
 class SaveDefinitions(Operation):
     """Store definitions with the time at which they were last seen, and that time of others. Outcome: all definitions."""
 
-    __slots__ = ("definitions", "gone", "now_us", "seen")
-
     phase = Phase.SLICES
+    definitions: Sequence[Definition]
+    now_us: int
+    seen: Collection[tuple[str, str, str]] = ()
+    """Namespaces, names and versions of stored definitions, which do not change otherwise."""
+    gone: Collection[tuple[str, str, str]] = ()
+    """Those that have no workers, while others of their workflow have: from now on they count as last seen long ago."""
 
-    def __init__(
-        self,
-        definitions: Sequence[Definition],
-        now_us: int,
-        *,
-        seen: Collection[tuple[str, str, str]] = (),
-        gone: Collection[tuple[str, str, str]] = (),
-    ) -> None:
-        super().__init__()
-        self.definitions = definitions
-        self.now_us = now_us
-        self.seen = seen
-        """Namespaces, names and versions of stored definitions, which do not change otherwise."""
-        self.gone = gone
-        """Those that have no workers, while others of their workflow have: from now on they count as last seen long ago."""
-        self.rows = len(definitions) + len(seen) + len(gone)
+    def __post_init__(self) -> None:
+        self.rows = len(self.definitions) + len(self.seen) + len(self.gone)
 
 
 class ForgetRuns(Operation):
@@ -308,15 +248,13 @@ class ForgetRuns(Operation):
     0, if they have many events.
     """
 
-    __slots__ = ("before_us", "namespace")
-
     phase = Phase.SLICES
+    before_us: int
+    limit: int = 100
+    namespace: str = "default"
 
-    def __init__(self, before_us: int, limit: int = 100, *, namespace: str = "default") -> None:
-        super().__init__()
-        self.before_us = before_us
-        self.namespace = namespace
-        self.rows = limit
+    def __post_init__(self) -> None:
+        self.rows = self.limit
         self.urgent = False
 
 
@@ -327,14 +265,11 @@ class RunErrands(Operation):
     left, the observers are called, as after every group that leaves some.
     """
 
-    __slots__ = ("from_first", "now_us")
-
     phase = Phase.SLICES
+    now_us: int
+    from_first: bool = False
 
-    def __init__(self, now_us: int, *, from_first: bool = False) -> None:
-        super().__init__()
-        self.now_us = now_us
-        self.from_first = from_first
+    def __post_init__(self) -> None:
         self.rows = 200
 
 
@@ -355,29 +290,25 @@ class SweepEarlySignals(Operation):
     It examines ``limit`` jobs with ids above ``after``. Outcome: the last one; 0 if there are no more.
     """
 
-    __slots__ = ("after",)
-
     phase = Phase.SLICES
+    after: int = 0
+    limit: int = 100
 
-    def __init__(self, after: int = 0, limit: int = 100) -> None:
-        super().__init__()
-        self.after = after
-        self.rows = limit
+    def __post_init__(self) -> None:
+        self.rows = self.limit
         self.urgent = False
 
 
 class FindAlarms(Operation):
     """Read the runs whose alarm is not after ``until_us``, the earliest first. Outcome: ``Alarms``."""
 
-    __slots__ = ("until_us",)
-
     phase = Phase.READ
     reads = True
+    until_us: int
+    limit: int = 10_000
 
-    def __init__(self, until_us: int, limit: int = 10_000) -> None:
-        super().__init__()
-        self.until_us = until_us
-        self.rows = limit
+    def __post_init__(self) -> None:
+        self.rows = self.limit
 
 
 class Alarms(NamedTuple):

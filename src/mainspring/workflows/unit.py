@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 KIND: Final = "workflows"
 """The owner of a run's jobs."""
 FOLLOWS: Final = frozenset({Ended, AttemptEnded})
-WRITES: Final = frozenset(
+WRITES: Final[frozenset[type[Operation]]] = frozenset(
     {
         BeginRuns,
         BeginWaiting,
@@ -152,7 +152,7 @@ class WorkflowUnit:
             case RemoveDefinition():
                 outcome = await remove_definition(changes, operation)
             case _:
-                raise TypeError(f"{operation!r} is not an operation that changes runs")
+                raise TypeError(f"{type(operation).__name__} is not an operation that changes runs")
         return lambda: outcome
 
     async def _save(self, operation: SaveDefinitions) -> list[Definition]:

@@ -164,7 +164,7 @@ class Accessing:
     def test_an_act_is_recorded_if_it_has_changed_something(self, store: Store) -> None:
         issue(store, token("a"))
         acting = [Act("tokens.revoke", "ann", name) for name in ("a", "unknown")]
-        store.group(*[ops.Revoke(act.object, act) for act in acting], ops.Revoke("none"))
+        store.group(*[ops.Revoke(act.object, act=act) for act in acting], ops.Revoke("none"))
         assert [one.act for one in acts(store)] == acting[:1]
 
     def test_acts_are_kept_whole(self, store: Store) -> None:

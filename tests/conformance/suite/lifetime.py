@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 class UnknownOperation(Operation):
     """An operation that no engine has."""
 
-    __slots__ = ()
-
 
 class Lifetime:
     """Tests of an engine's own guarantees."""

@@ -16,6 +16,7 @@ from mainspring.access.idempotency import (
     Reservation,
     Reserve,
     SweepReplies,
+    encode,
 )
 from mainspring.errors import StoreError, UsageError
 from mainspring.jobs import store as ops
@@ -45,7 +46,7 @@ def once(*jobs: Job, key: bytes = b"k", request: bytes = b"r", expired_us: int =
     def reply(outcomes: list[Any]) -> KeptReply:
         return KeptReply(201, {}, repr(outcomes).encode())
 
-    return ops.SubmitOnce(list(jobs), KeyedAct(RequestKey(key, request, 100, expired_us), reply))
+    return ops.SubmitOnce(list(jobs), keyed_act=KeyedAct(RequestKey(key, request, 100, expired_us), reply))
 
 
 class Replying:
@@ -67,10 +68,10 @@ class Replying:
 
     def test_an_answer_is_kept(self, store: Store) -> None:
         reserve(store, b"k")
-        store.group(Keep(b"k", REPLY), Release(b"k"))
+        store.group(Keep(b"k", encode(REPLY)), Release(b"k"))
         store.reopen()
         assert reserve(store, b"k") == Reservation(b"r", 100, REPLY)
-        store.group(Keep(b"unknown", REPLY))
+        store.group(Keep(b"unknown", encode(REPLY)))
         assert reserve(store, b"unknown") is None
 
     def test_a_released_key_can_be_reserved(self, store: Store) -> None:
@@ -81,7 +82,7 @@ class Replying:
     def test_old_answers_are_deleted_and_count_no_more(self, store: Store) -> None:
         for number in range(4):
             reserve(store, b"k%d" % number, at_us=100 + number)
-        store.group(Keep(b"k0", REPLY))
+        store.group(Keep(b"k0", encode(REPLY)))
         assert reserve(store, b"k0", b"new", at_us=200, expired_us=101) is None
         assert reserve(store, b"k0") == Reservation(b"new", 200, None)
         assert store.group(SweepReplies(103)) == [2]
@@ -121,7 +122,7 @@ class Replying:
         def refused(_: list[Any]) -> KeptReply:
             raise UsageError("no")
 
-        submission, repeated = ops.SubmitOnce([], KeyedAct(RequestKey(b"k", b"r", 100, 0), refused)), once()
+        submission, repeated = ops.SubmitOnce([], keyed_act=KeyedAct(RequestKey(b"k", b"r", 100, 0), refused)), once()
         assert store.group(submission, repeated) == [{}, Reservation(b"r", 100, None)]
         assert store.group(once(job := store.job())) == [{}]
         assert [one.id for one in store.claim()] == [job.id]
@@ -129,7 +130,7 @@ class Replying:
     def test_operations_of_one_request_are_done_together(self, store: Store) -> None:
         jobs = [store.job(), store.job()]
         first = once(jobs[0])
-        second = ops.SubmitOnce([jobs[1]], first.keyed_act)
+        second = ops.SubmitOnce([jobs[1]], keyed_act=first.keyed_act)
         assert store.group(first, second) == [{}, {}]
         kept, other = store.group(first, second)
         assert kept == other == Reservation(b"r", 100, KeptReply(201, {}, b"[{}, {}]"))

@@ -194,7 +194,7 @@ class StartingFlows:
     def test_a_version_is_removed_once_nothing_needs_it(self, flows: Flows) -> None:
         def remove(version: str, *before: Operation) -> str:
             act = Act("workflows.remove", "ann", f"order@{version}")
-            removed = flows.group(*before, RemoveDefinition("default", "order", version, act))[-1]
+            removed = flows.group(*before, RemoveDefinition("default", "order", version, act=act))[-1]
             assert sorted(removed.definitions, key=str) == sorted(flows.store.read(ops.FindDefinitions()), key=str)
             return str(removed.problem)
 

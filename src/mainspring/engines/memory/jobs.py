@@ -499,22 +499,24 @@ def claim_by_key(tables: Tables, operation: ops.ClaimByKey) -> ops.ClaimedByKey:
     claimed: list[Job] = []
     after = list(operation.after)
     skipped: set[bytes] = set()
-    function, term, concurrency = operation.function, operation.term, operation.concurrency
+    function, term, concurrency = operation.want.function, operation.term, operation.concurrency
     more = False
-    for priority, pending in enumerate(tables.pending.get(operation.function, ())):
+    for priority, pending in enumerate(tables.pending.get(operation.want.function, ())):
         for met, key in enumerate(pending.keys(after[priority])):
-            if len(claimed) >= operation.limit or met >= ops.KEYS_PER_CLAIM:
+            if len(claimed) >= operation.want.limit or met >= ops.KEYS_PER_CLAIM:
                 more = True
                 break
             if key in operation.enough:
                 skipped.add(key)
             elif concurrency is None or not exhausted(tables, function, key, term, concurrency):
-                most = min(operation.limit - len(claimed), operation.per_key)
-                pop, slots = partial(pending.pop_of, key), operation.slots
-                claimed += _lease(tables, (priority, pending), pop, most, operation.term, slots, operation.overdue_us)
+                most = min(operation.want.limit - len(claimed), operation.per_key)
+                pop, slots = partial(pending.pop_of, key), operation.want.slots
+                claimed += _lease(
+                    tables, (priority, pending), pop, most, operation.term, slots, operation.want.overdue_us
+                )
             pending.forget(key)
             after[priority] = key
-    more = more or len(claimed) >= operation.limit
+    more = more or len(claimed) >= operation.want.limit
     return ops.ClaimedByKey(claimed, (after[0], after[1], after[2]), more, frozenset(skipped))
 
 

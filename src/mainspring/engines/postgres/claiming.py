@@ -311,19 +311,19 @@ _PRIORITIES = (0, 1, 2)
 
 async def claim_by_key(tx: Transaction, operations: Sequence[job_ops.ClaimByKey]) -> list[job_ops.ClaimedByKey]:
     """Lease due jobs, taking turns between their keys; see ``ClaimByKey``."""
-    await tx.functions.load({operation.function for operation in operations})
+    await tx.functions.load({operation.want.function for operation in operations})
     return [await _claim_turns(tx, operation) for operation in operations]
 
 
 async def _claim_turns(tx: Transaction, operation: job_ops.ClaimByKey) -> job_ops.ClaimedByKey:
-    function = tx.functions.numbers.get(operation.function)
-    if function is None or operation.limit <= 0:
+    function = tx.functions.numbers.get(operation.want.function)
+    if function is None or operation.want.limit <= 0:
         return job_ops.ClaimedByKey([], operation.after, more=False)
     keyed = tx.memory(transaction.Keyed)
     if function not in keyed:
         # Other nodes may claim this function without keys. From now on jobs without a key are stored under the empty key.
         keyed.add(function)
-    most = min(operation.limit + len(operation.enough) + 1, job_ops.KEYS_PER_CLAIM)
+    most = min(operation.want.limit + len(operation.enough) + 1, job_ops.KEYS_PER_CLAIM)
     met, more = await _next_keys(tx, function, operation, most)
     exhausted = await _exhausted(tx, function, operation, met)
     if exhausted and any(len(keys) == most < job_ops.KEYS_PER_CLAIM for keys in met.values()):
@@ -334,7 +334,7 @@ async def _claim_turns(tx: Transaction, operation: job_ops.ClaimByKey) -> job_op
     claimed: list[Job] = []
     after = list(operation.after)
     for priority in _PRIORITIES:
-        left = operation.limit - len(claimed)
+        left = operation.want.limit - len(claimed)
         if not left:
             more = True
             break
@@ -345,7 +345,7 @@ async def _claim_turns(tx: Transaction, operation: job_ops.ClaimByKey) -> job_op
         left = min(left - len(jobs), operation.per_key - sum(job.key == b"" for job in jobs))
         if left > 0 and b"" not in without:
             claimed += await _claim_of_none(tx, function, operation, priority, left)
-    more = more or len(claimed) >= operation.limit
+    more = more or len(claimed) >= operation.want.limit
     skipped = operation.enough.intersection(chain.from_iterable(met.values()))
     return job_ops.ClaimedByKey(claimed, (after[0], after[1], after[2]), more, skipped)
 
@@ -405,8 +405,8 @@ async def _claim_of_keys(
             [transaction.key_column(key) for key in keys],
             operation.per_key,
             most,
-            None if operation.slots is None else bitmap(operation.slots),
-            operation.overdue_us,
+            None if operation.want.slots is None else bitmap(operation.want.slots),
+            operation.want.overdue_us,
         ),
     )
 
@@ -423,8 +423,8 @@ async def _claim_of_none(
             function,
             priority,
             most,
-            None if operation.slots is None else bitmap(operation.slots),
-            operation.overdue_us,
+            None if operation.want.slots is None else bitmap(operation.want.slots),
+            operation.want.overdue_us,
         ),
     )
 

@@ -93,7 +93,7 @@ def claim_by_key(tx: Transaction, operations: Sequence[job_ops.ClaimByKey]) -> l
 
 
 def _claim_by_key(tx: Transaction, operation: job_ops.ClaimByKey) -> job_ops.ClaimedByKey:
-    function = tx.functions.find(operation.function)
+    function = tx.functions.find(operation.want.function)
     ids: list[int] = []
     after = list(operation.after)
     more = False
@@ -102,17 +102,17 @@ def _claim_by_key(tx: Transaction, operation: job_ops.ClaimByKey) -> job_ops.Cla
     for priority in range(3):
         before = len(ids)
         for met, key in enumerate(_keys(tx, function, priority, after[priority])):
-            if len(ids) >= operation.limit or met >= job_ops.KEYS_PER_CLAIM:
+            if len(ids) >= operation.want.limit or met >= job_ops.KEYS_PER_CLAIM:
                 more = True
                 break
             if key not in operation.enough:
-                most = min(operation.limit - len(ids), operation.per_key)
+                most = min(operation.want.limit - len(ids), operation.per_key)
                 found = tx.cursor.execute(SQL["ids_of_key"], (function, priority, key or None, most))
                 ids += [job_id for (job_id,) in found]
             after[priority] = key
         tx.count(function, _PENDING, priority, before - len(ids))
         tx.count(function, _LEASED, priority, len(ids) - before)
-    more = more or len(ids) >= operation.limit
+    more = more or len(ids) >= operation.want.limit
     return job_ops.ClaimedByKey(_claim_these(tx, operation, ids), (after[0], after[1], after[2]), more)
 
 
@@ -121,7 +121,7 @@ def _claim_these(tx: Transaction, operation: job_ops.ClaimByKey, ids: list[int])
     if not ids:
         return []
     claimed = tx.cursor.execute(SQL["claim_these"], (operation.term, json.dumps(ids)))
-    jobs = {job.id: job for job in transaction.claimed_jobs(claimed, operation.function, operation.term)}
+    jobs = {job.id: job for job in transaction.claimed_jobs(claimed, operation.want.function, operation.term)}
     return [jobs[job_id] for job_id in ids]
 
 

@@ -30,36 +30,24 @@ class Submit(Operation):
     Outcome: ``dict[int, Found]``: for each job that was not stored (by its id), the one that it joins. Usually empty.
     """
 
-    __slots__ = ("jobs", "waiter")
-
     phase = Phase.SUBMIT
     is_request = True
     brings_jobs = True
+    jobs: list[Job]
+    waiter: int = 0
 
-    def __init__(
-        self,
-        jobs: list[Job],
-        waiter: int = 0,
-    ) -> None:
-        super().__init__()
-        self.jobs = jobs
-        self.waiter = waiter
-        self.rows = len(jobs)
+    def __post_init__(self) -> None:
+        self.rows = len(self.jobs)
 
 
-class SubmitOnce(Submit):
+class SubmitOnce(Submit, kw_only=True):
     """Store new jobs as `Submit` does, with the answer to the request for them.
 
     Outcome: that of `Submit`; or the earlier `Reservation` of the key, and then nothing changes.
     """
 
-    __slots__ = ("keyed_act",)
-
     keyed = True
-
-    def __init__(self, jobs: list[Job], keyed_act: KeyedAct) -> None:
-        super().__init__(jobs)
-        self.keyed_act = keyed_act
+    keyed_act: KeyedAct
 
 
 class Found(NamedTuple):
@@ -89,15 +77,12 @@ class Withdrawn(NamedTuple):
 class Assign(Operation):
     """Record jobs as running, with the number of attempts counted before. Guard: held under ``job.term``. Outcome: None."""
 
-    __slots__ = ("jobs",)
-
     phase = Phase.ASSIGN
     brings_jobs = True
+    jobs: list[Job]
 
-    def __init__(self, jobs: list[Job]) -> None:
-        super().__init__()
-        self.jobs = jobs
-        self.rows = len(jobs)
+    def __post_init__(self) -> None:
+        self.rows = len(self.jobs)
 
 
 JobTerm = tuple[int, int]
@@ -127,37 +112,23 @@ class Settle(Operation):
     first counts, and the id is in the outcome.
     """
 
-    __slots__ = ("settlements",)
-
     phase = Phase.SETTLE
     brings_jobs = True
+    settlements: list[Settlement]
 
-    def __init__(self, settlements: list[Settlement]) -> None:
-        super().__init__()
-        self.settlements = settlements
-        self.rows = len(settlements)
+    def __post_init__(self) -> None:
+        self.rows = len(self.settlements)
 
 
 class Cancel(Acting):
     """Cancel a waiting job. Guard: SCHEDULED or PENDING, and in the namespace. Outcome: ``Cancelled``."""
 
-    __slots__ = ("error", "id", "namespace", "now_us")
-
     phase = Phase.CANCEL
     is_request = True
-
-    def __init__(
-        self,
-        job_id: int,
-        error: bytes,
-        now_us: int,
-        namespace: str = DEFAULT,
-    ) -> None:
-        super().__init__()
-        self.id = job_id
-        self.error = error
-        self.now_us = now_us
-        self.namespace = namespace
+    id: int
+    error: bytes
+    now_us: int
+    namespace: str = DEFAULT
 
     def recorded(self, outcome: Cancelled) -> Act | None:
         """Return the act with the job's state before it, if the job was cancelled."""
@@ -174,16 +145,13 @@ class RequestStop(Acting):
     held so.
     """
 
-    __slots__ = ("jobs", "request")
-
     phase = Phase.CANCEL
     is_request = True
+    jobs: Sequence[tuple[int, int | None]]
+    request: StopRequest
 
-    def __init__(self, jobs: Sequence[tuple[int, int | None]], request: StopRequest) -> None:
-        super().__init__()
-        self.jobs = jobs
-        self.request = request
-        self.rows = len(jobs)
+    def __post_init__(self) -> None:
+        self.rows = len(self.jobs)
 
 
 class Cancelled(NamedTuple):
@@ -203,27 +171,16 @@ class Redrive(Acting):
     ``function`` is the job's, for the node's own counts.
     """
 
-    __slots__ = ("due_us", "function", "id", "namespace", "payload")
-
     phase = Phase.REDRIVE
     is_request = True
+    id: int
+    function: bytes = b""
+    namespace: str = DEFAULT
+    payload: bytes | None = None
+    due_us: int = 0
 
-    def __init__(
-        self,
-        job_id: int,
-        function: bytes = b"",
-        namespace: str = DEFAULT,
-        *,
-        payload: bytes | None = None,
-        due_us: int = 0,
-    ) -> None:
-        super().__init__()
-        self.id = job_id
-        self.function = function
-        self.namespace = namespace
-        self.payload = payload
-        self.due_us = due_us
-        self.size += len(payload or b"")
+    def __post_init__(self) -> None:
+        self.size += len(self.payload or b"")
 
     def recorded(self, outcome: Redriven) -> Act | None:
         """Return the act, if the job was put back."""
@@ -248,28 +205,14 @@ class Reschedule(Acting):
     does not expire. Guard: SCHEDULED or PENDING, in the namespace. Outcome: ``Rescheduled``.
     """
 
-    __slots__ = ("due_us", "expires_us", "id", "namespace", "now_us", "priority")
-
     phase = Phase.CANCEL
     is_request = True
-
-    def __init__(
-        self,
-        job_id: int,
-        now_us: int,
-        *,
-        due_us: int | None = None,
-        priority: int | None = None,
-        expires_us: int | None = None,
-        namespace: str = DEFAULT,
-    ) -> None:
-        super().__init__()
-        self.id = job_id
-        self.namespace = namespace
-        self.now_us = now_us
-        self.due_us = due_us
-        self.priority = priority
-        self.expires_us = expires_us
+    id: int
+    now_us: int
+    due_us: int | None = None
+    priority: int | None = None
+    expires_us: int | None = None
+    namespace: str = DEFAULT
 
     def recorded(self, outcome: Rescheduled) -> Act | None:
         """Return the act, if the job waited."""
@@ -290,15 +233,10 @@ class Rescheduled(NamedTuple):
 class DeleteEnded(Acting):
     """Delete an ended job. Guard: ended, in the namespace, and no root job (``model.RUNS``). Outcome: ``Deleted``."""
 
-    __slots__ = ("id", "namespace")
-
     phase = Phase.SWEEP
     is_request = True
-
-    def __init__(self, job_id: int, namespace: str = DEFAULT) -> None:
-        super().__init__()
-        self.id = job_id
-        self.namespace = namespace
+    id: int
+    namespace: str = DEFAULT
 
     def recorded(self, outcome: Deleted) -> Act | None:
         """Return the act, if the job was deleted."""
@@ -330,19 +268,12 @@ class Claim(Operation):
     Outcome: ``list[list[Job]]``: for each request, the whole jobs, in order.
     """
 
-    __slots__ = ("term", "wants")
-
     phase = Phase.CLAIM
+    term: int
+    wants: list[ClaimRequest]
 
-    def __init__(
-        self,
-        term: int,
-        wants: list[ClaimRequest],
-    ) -> None:
-        super().__init__()
-        self.term = term
-        self.wants = wants
-        self.rows = sum(want.limit for want in wants)
+    def __post_init__(self) -> None:
+        self.rows = sum(want.limit for want in self.wants)
 
 
 class ClaimByKey(Operation):
@@ -355,27 +286,16 @@ class ClaimByKey(Operation):
     a claim of a shared store takes no job of a key whose tokens other nodes hold: they run it. Outcome: ``ClaimedByKey``.
     """
 
-    __slots__ = ("after", "concurrency", "enough", "function", "limit", "overdue_us", "per_key", "slots", "term")
-
     phase = Phase.CLAIM
+    term: int
+    want: ClaimRequest
+    per_key: int
+    after: After
+    enough: frozenset[bytes]
+    concurrency: int | None = None
 
-    def __init__(
-        self,
-        term: int,
-        want: ClaimRequest,
-        per_key: int,
-        after: After,
-        enough: frozenset[bytes],
-        concurrency: int | None = None,
-    ) -> None:
-        super().__init__()
-        self.term = term
-        self.function, self.limit, self.slots, self.overdue_us = want
-        self.per_key = per_key
-        self.after = after
-        self.enough = enough
-        self.concurrency = concurrency
-        self.rows = want.limit
+    def __post_init__(self) -> None:
+        self.rows = self.want.limit
 
 
 After = tuple[bytes | None, bytes | None, bytes | None]
@@ -405,14 +325,12 @@ class Wake(Operation):
     The limit applies to each of the two. Outcome: ``Woken``.
     """
 
-    __slots__ = ("now_us",)
-
     phase = Phase.WAKE
+    now_us: int
+    limit: int = 1000
 
-    def __init__(self, now_us: int, limit: int = 1000) -> None:
-        super().__init__()
-        self.now_us = now_us
-        self.rows = limit
+    def __post_init__(self) -> None:
+        self.rows = self.limit
 
 
 class Woken(NamedTuple):
@@ -433,17 +351,10 @@ class Sweep(Operation):
     jobs a week). It keeps failed jobs at least as long as others. Outcome: ``int``, how many jobs were deleted one by one.
     """
 
-    __slots__ = ("dead_before_us", "ended_before_us")
-
     phase = Phase.SWEEP
+    ended_before_us: int
+    dead_before_us: int
+    limit: int = 1000
 
-    def __init__(
-        self,
-        ended_before_us: int,
-        dead_before_us: int,
-        limit: int = 1000,
-    ) -> None:
-        super().__init__()
-        self.ended_before_us = ended_before_us
-        self.dead_before_us = dead_before_us
-        self.rows = limit
+    def __post_init__(self) -> None:
+        self.rows = self.limit

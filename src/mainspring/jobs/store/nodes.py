@@ -27,22 +27,14 @@ class Recover(Operation):
     ``now_us`` is the time in the records of the lost attempts. Outcome: ``Recovered``.
     """
 
-    __slots__ = ("now_us", "of", "term")
-
     phase = Phase.RECOVER
+    term: int
+    of: Sequence[int] | None = None
+    limit: int = 1000
+    now_us: int = 0
 
-    def __init__(
-        self,
-        term: int,
-        of: Sequence[int] | None = None,
-        limit: int = 1000,
-        now_us: int = 0,
-    ) -> None:
-        super().__init__()
-        self.term = term
-        self.of = of
-        self.now_us = now_us
-        self.rows = limit
+    def __post_init__(self) -> None:
+        self.rows = self.limit
 
 
 class LostAttempt(NamedTuple):
@@ -85,24 +77,15 @@ class Subscribe(Operation):
     ``namespace`` and the outcome are as of ``Find``; ended jobs need no subscription.
     """
 
-    __slots__ = ("ids", "namespace", "room", "term")
-
     phase = Phase.WAIT
     is_request = True
+    term: int
+    ids: list[int]
+    room: int = 0
+    namespace: str = DEFAULT
 
-    def __init__(
-        self,
-        term: int,
-        ids: list[int],
-        room: int = 0,
-        namespace: str = DEFAULT,
-    ) -> None:
-        super().__init__()
-        self.term = term
-        self.ids = ids
-        self.room = room
-        self.namespace = namespace
-        self.rows = len(ids)
+    def __post_init__(self) -> None:
+        self.rows = len(self.ids)
 
 
 class Unsubscribe(Operation):
@@ -112,15 +95,12 @@ class Unsubscribe(Operation):
     Outcome: ``set[int]``, the ids of the deleted jobs.
     """
 
-    __slots__ = ("ids", "term")
-
     phase = Phase.LEAVE
+    term: int
+    ids: list[int]
 
-    def __init__(self, term: int, ids: list[int]) -> None:
-        super().__init__()
-        self.term = term
-        self.ids = ids
-        self.rows = len(ids)
+    def __post_init__(self) -> None:
+        self.rows = len(self.ids)
 
 
 class FindSubscribers(Operation):
@@ -129,20 +109,13 @@ class FindSubscribers(Operation):
     Outcome: ``dict[int, list[int]]``, ids to terms, without the own term and without jobs that have no other subscriber.
     """
 
-    __slots__ = ("ids", "term")
-
     phase = Phase.WATCH
     reads = True
+    term: int
+    ids: list[int]
 
-    def __init__(
-        self,
-        term: int,
-        ids: list[int],
-    ) -> None:
-        super().__init__()
-        self.term = term
-        self.ids = ids
-        self.rows = len(ids)
+    def __post_init__(self) -> None:
+        self.rows = len(self.ids)
 
 
 class ReadBacklog(Operation):
@@ -151,17 +124,9 @@ class ReadBacklog(Operation):
     With ``functions``, count only these: if there are very many functions, a node uses few of them.
     """
 
-    __slots__ = ("functions",)
-
     phase = Phase.READ
     reads = True
-
-    def __init__(
-        self,
-        functions: Sequence[bytes] | None = None,
-    ) -> None:
-        super().__init__()
-        self.functions = functions
+    functions: Sequence[bytes] | None = None
 
 
 class Backlog(NamedTuple):
@@ -203,13 +168,11 @@ class DrainInbox(Operation):
     Outcome: ``DrainedInbox``.
     """
 
-    __slots__ = ()
-
     phase = Phase.INBOX
+    limit: int = 1000
 
-    def __init__(self, limit: int = 1000) -> None:
-        super().__init__()
-        self.rows = limit
+    def __post_init__(self) -> None:
+        self.rows = self.limit
 
 
 class DrainedInbox(NamedTuple):
@@ -230,23 +193,15 @@ class Find(Operation):
     Jobs of another namespace are not found.
     """
 
-    __slots__ = ("ids", "namespace", "room")
-
     phase = Phase.READ
     is_request = True
     reads = True
+    ids: list[int]
+    room: int = 0
+    namespace: str = DEFAULT
 
-    def __init__(
-        self,
-        ids: list[int],
-        room: int = 0,
-        namespace: str = DEFAULT,
-    ) -> None:
-        super().__init__()
-        self.ids = ids
-        self.room = room
-        self.namespace = namespace
-        self.rows = len(ids)
+    def __post_init__(self) -> None:
+        self.rows = len(self.ids)
 
 
 class ShowJob(Query["Job | None"], frozen=True):
@@ -287,19 +242,13 @@ class FindUnique(Operation):
     Outcome: ``list[Found | None]``, one for each key.
     """
 
-    __slots__ = ("keys",)
-
     phase = Phase.READ
     is_request = True
     reads = True
+    keys: list[tuple[bytes | InNamespace, bytes]]
 
-    def __init__(
-        self,
-        keys: list[tuple[bytes | InNamespace, bytes]],
-    ) -> None:
-        super().__init__()
-        self.keys = keys
-        self.rows = len(keys)
+    def __post_init__(self) -> None:
+        self.rows = len(self.keys)
 
 
 class Count(Operation):
@@ -309,16 +258,13 @@ class Count(Operation):
     whether or not they are recorded as running.
     """
 
-    __slots__ = ("functions",)
-
     phase = Phase.READ
     reads = True
+    functions: Sequence[bytes] | None = None
+    """None for all jobs of all functions."""
 
-    def __init__(self, functions: Sequence[bytes] | None = None) -> None:
-        """``functions`` is None for all jobs of all functions."""
-        super().__init__()
-        self.functions = functions
-        self.rows = len(functions or ())
+    def __post_init__(self) -> None:
+        self.rows = len(self.functions or ())
 
 
 class ShowLive(Query["Counted"], frozen=True):

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.zookeeper.sessions import Session
     from mainspring.jobs.model import Job
+    from mainspring.storage.engine import Operation
 
 # ---- the records ----
 
@@ -214,7 +215,7 @@ def test_a_late_record_of_a_running_job_does_not_affect_its_next_delivery() -> N
 
             release = Settlement(first, Event.RELEASE, first.attempt)
             group = [ops.Assign([first]), ops.Settle([release])]
-            handlers = {**HANDLERS, ops.Settle: settle}
+            handlers: dict[type[Operation], Any] = {**HANDLERS, ops.Settle: settle}
             assert await engine.handle(handlers, node.session, group, lambda *_: None) == [None, set()]
             (second,) = await node.claim(limit=1)
             assert second.id == job.id
