@@ -17,12 +17,13 @@ from mainspring import namespaces
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs.model import CANCEL_REASON, Job, Options, StopRequest, decode_options, failure
 from mainspring.jobs.model import State as JobState
+from mainspring.workflows import tables
 from mainspring.workflows.draft import Draft, decision_lost, needs_decision
 from mainspring.workflows.history import encode_events
 from mainspring.workflows.model import State, Status, decision_function, due_us, encode_state
 from mainspring.workflows.observers import Changed, ended_root
 from mainspring.workflows.reading import Run, Unread, events_from, folded, load
-from mainspring.workflows.tables import Block, Guarded, Snapshot, Writes, outweighs
+from mainspring.workflows.tables import Block, Guarded, Snapshot, Writes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -507,11 +508,11 @@ class RunChanges:
     @staticmethod
     def _snapshot(run: Run, writes: Writes) -> None:
         since = run.row.history_bytes - run.snapshotted
-        if run.state.status or not outweighs(since, run.snapshot_bytes):
+        if run.state.status or since < tables.MIN_BYTES or not tables.outweighs(since, run.snapshot_bytes):
             return
         state = encode_state(run.state)
         run.snapshot_bytes = len(state)
-        if outweighs(since, len(state)):
+        if tables.outweighs(since, len(state)):
             run.snapshotted = run.row.history_bytes
             writes.snapshots.append((run.row.id, Snapshot(run.row.history_bytes, state)))
 
