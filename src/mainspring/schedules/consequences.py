@@ -16,10 +16,9 @@ from msgspec.structs import replace
 from mainspring.jobs.model import Job, Options, State, brief, failure
 from mainspring.jobs.rules import duration_us
 from mainspring.schedules import rules, triggers
-from mainspring.schedules.codecs import fault_of
 from mainspring.schedules.model import Cause, Fire, FireState, Overlap, Reason
 from mainspring.schedules.parents import Join
-from mainspring.schedules.reconcile import Stored
+from mainspring.schedules.reconcile import Stored, fault_of
 from mainspring.schedules.store import Writes
 
 if TYPE_CHECKING:

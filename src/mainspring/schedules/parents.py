@@ -24,8 +24,8 @@ from msgspec.structs import replace
 
 from mainspring.errors import UsageError
 from mainspring.schedules import triggers
-from mainspring.schedules.codecs import fault
 from mainspring.schedules.model import Cause, Fire, FireState, Reason
+from mainspring.schedules.reconcile import fault
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Mapping

@@ -18,6 +18,9 @@ declaration of that schedule changes. A schedule that is still a parent of other
 by functions: if an App has stored schedules, and the code defines none of their functions, then these schedules belong to
 another project. An App with a default name gets another one then (`name_of`). One with a chosen name is refused while the other
 code runs; afterwards it replaces the schedules.
+
+Below are the codecs for stores whose values are bytes: of schedules, of their states and of the rows of their fire times. A fault
+is the reason why this node cannot decide the fire times of a stored schedule, although another node or version could.
 """
 
 from __future__ import annotations
@@ -25,26 +28,29 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
+from datetime import date
 from enum import StrEnum
+from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from mainspring import namespaces
 from mainspring.access.caller import LOCAL, Permission
-from mainspring.errors import ForbiddenError
+from mainspring.errors import ForbiddenError, UsageError
 from mainspring.namespaces import name_text
 from mainspring.quantities import format_duration
 from mainspring.schedules import triggers
-from mainspring.schedules.model import Origin
+from mainspring.schedules.model import Cron, Every, Fire, FireState, Origin, Schedule, ScheduleState
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from mainspring.access.caller import Caller
-    from mainspring.schedules.model import Schedule, ScheduleState
+
 
 _NUMBERED: Final = re.compile(r" \((\d{1,4})\)")
 
@@ -102,7 +108,7 @@ class Stored(NamedTuple):
     schedule: Schedule
     state: ScheduleState
     unread: str = ""
-    """Why some of its values could not be read: they are missing or have their defaults. See ``codecs``."""
+    """Why some of its values could not be read: they are missing or have their defaults. See `fault_of`."""
 
 
 def is_unchanged(before: Stored, now: Stored) -> bool:
@@ -412,3 +418,119 @@ def _value(value: object) -> str:
     if isinstance(value, bytes):
         return name_text(value)
     return str(value)
+
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+encode: Final = msgspec.msgpack.Encoder().encode
+_decode_schedule: Final = msgspec.msgpack.Decoder(Schedule).decode
+_decode_state: Final = msgspec.msgpack.Decoder(ScheduleState).decode
+_decode_fire: Final = msgspec.msgpack.Decoder(Fire).decode
+UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+"""The errors of stored values that cannot be decoded."""
+
+
+def decode_schedule(name: str, data: bytes) -> tuple[Schedule, str]:
+    """Return a schedule, and what could not be read of it; empty if all could."""
+    try:
+        return _decode_schedule(data), ""
+    except UNREADABLE as error:
+        return _decoded_part(Schedule, data, {"function": b""}, {"name": name}), f"{error}"
+
+
+def decode_state(data: bytes) -> tuple[ScheduleState, str]:
+    """Return the state of a schedule, and what could not be read of it; empty if all could."""
+    try:
+        return _decode_state(data), ""
+    except UNREADABLE as error:
+        return _decoded_part(ScheduleState, data, {}, {}), f"{error}"
+
+
+def decode_stored(name: str, schedule: bytes, state: bytes) -> Stored:
+    """Return a schedule with its state."""
+    decoded, unread = decode_schedule(name, schedule)
+    decoded_state, unread_state = decode_state(state)
+    return Stored(decoded, decoded_state, unread or unread_state)
+
+
+def decode_fires(rows: Iterable[bytes]) -> list[Fire]:
+    """Return rows, without those that are so damaged that they do not name their schedules and fire times."""
+    return [fire for row in rows if (fire := _fire(row, {})) is not None]
+
+
+def decode_fire(schedule: str, fire_us: int, data: bytes) -> Fire:
+    """Return the row of a fire time. A state that cannot be read counts as skipped: it needs nothing more."""
+    fire = _fire(data, {"schedule": schedule, "fire_us": fire_us})
+    assert fire is not None, "it has its key"
+    return fire
+
+
+def _fire(data: bytes, key: Mapping[str, Any]) -> Fire | None:
+    try:
+        return _decode_fire(data)
+    except UNREADABLE:
+        try:
+            return _decoded_part(Fire, data, {"state": FireState.SKIPPED}, key)
+        except TypeError:
+            return None
+
+
+def _decoded_part(kind: type[T], data: bytes, defaults: Mapping[str, Any], key: Mapping[str, Any]) -> T:
+    """Return a struct with those of its fields that can be read. Raises TypeError if a required one is missing."""
+    try:
+        raw = msgspec.msgpack.decode(data)
+    except UNREADABLE:
+        raw = {}
+    return readable_part(kind, raw if isinstance(raw, dict) else {}, defaults, key)
+
+
+def readable_part(kind: type[T], raw: Mapping[str, Any], defaults: Mapping[str, Any], key: Mapping[str, Any]) -> T:
+    """Return a struct with those of its decoded fields that can be read. Raises TypeError if a required one is missing."""
+    values = dict(defaults)
+    for field in msgspec.structs.fields(kind):
+        if field.name in raw:
+            try:
+                values[field.name] = msgspec.convert(raw[field.name], field.type, builtin_types=(bytes,))
+            except UNREADABLE:
+                continue
+    return kind(**{**values, **key})
+
+
+def fault_of(stored: Stored) -> str:
+    """Return why this node cannot decide the fire times of a schedule; empty if it can."""
+    if stored.unread:
+        return f"this version of Mainspring cannot read it: {stored.unread}"
+    return fault(stored.schedule)
+
+
+def fault(schedule: Schedule) -> str:
+    """Return what this node does not know of a schedule: its zone, its expression, a date; empty if it knows all.
+
+    A zone that becomes known later, because it is installed, is found then.
+    """
+    try:
+        match schedule.trigger:
+            case Cron(expression):
+                triggers.time_zone(schedule.timezone)
+                triggers.parse(expression)
+            case Every(interval_us) if interval_us <= 0:
+                return f"its interval is {interval_us} microseconds"
+            case _:
+                pass
+        if schedule.exclude:
+            triggers.time_zone(schedule.timezone)
+            _check_dates(schedule.exclude)
+    except UsageError as error:
+        return str(error)
+    if not (isfinite(schedule.jitter) and isfinite(schedule.misfire_after)):
+        return "its jitter or misfire_after is no finite number"
+    return ""
+
+
+@lru_cache(maxsize=1000)
+def _check_dates(days: tuple[str, ...]) -> None:
+    for day in days:
+        try:
+            date.fromisoformat(day)
+        except ValueError:
+            raise UsageError(f"exclude has {day!r}, which is not a date") from None

@@ -23,9 +23,9 @@ from mainspring.clock import to_us
 from mainspring.errors import ConflictError, MainspringError, UsageError
 from mainspring.namespaces import DEFAULT, key_of_text, split_text
 from mainspring.schedules import catalogue, reconcile, rules, triggers
-from mainspring.schedules.codecs import fault_of
 from mainspring.schedules.due_fires import DueFires
 from mainspring.schedules.model import Origin
+from mainspring.schedules.reconcile import fault_of
 from mainspring.schedules.store import (
     Change,
     Declare,

@@ -8,8 +8,8 @@ import pytest
 
 from mainspring.errors import ConflictError
 from mainspring.schedules import store as ops
-from mainspring.schedules.codecs import fault_of
 from mainspring.schedules.model import Cron, Every, Reason, Schedule
+from mainspring.schedules.reconcile import fault_of
 from tests.conformance.suite.scheduling import MINUTE, START, Scheduling
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from mainspring.clock import to_us, us_of
 from mainspring.namespaces import key_of_text, name_text
 from mainspring.schedules import triggers
 from mainspring.schedules.catalogue import ComputedTimes
-from mainspring.schedules.codecs import fault_of
 from mainspring.schedules.model import FireState
+from mainspring.schedules.reconcile import fault_of
 from mainspring.schedules.service import row_with_names, stored_with_names
 from mainspring.schedules.store import ListSchedules
 

@@ -52,10 +52,9 @@ from mainspring.schedules import (
     catalogue,
     triggers,
 )
-from mainspring.schedules.codecs import fault_of
 from mainspring.schedules.model import Fire, Origin
 from mainspring.schedules.reconcile import Code as DeclaringCode
-from mainspring.schedules.reconcile import check_app, digest
+from mainspring.schedules.reconcile import check_app, digest, fault_of
 from mainspring.schedules.service import row_with_names, stored_with_names, text_with_names, with_keys
 from mainspring.schedules.specification import specify
 from mainspring.schedules.store import Change, ListSchedules, Refused

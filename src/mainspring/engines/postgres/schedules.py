@@ -38,8 +38,7 @@ from mainspring.jobs.slices import of_kind, settled_keys
 from mainspring.schedules import store as ops
 from mainspring.schedules import unit
 from mainspring.schedules.catalogue import Catalogue, leaders
-from mainspring.schedules.codecs import decode_schedule, decode_state, encode
-from mainspring.schedules.reconcile import Stored
+from mainspring.schedules.reconcile import Stored, decode_schedule, decode_state, encode
 from mainspring.schedules.unit import ScheduleUnit, ripe
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from mainspring.jobs.owners import Ended
 from mainspring.queries import AMONG, LastOutcomes, ListFires, NewestFires, newest_fires
 from mainspring.schedules import store as ops
 from mainspring.schedules import unit
-from mainspring.schedules.codecs import decode_fire, decode_fires, decode_stored, encode
 from mainspring.schedules.parents import Join
-from mainspring.schedules.reconcile import Deployment, Stored
+from mainspring.schedules.reconcile import Deployment, Stored, decode_fire, decode_fires, decode_stored, encode
 from mainspring.schedules.unit import MIN_ROWS, NAMES_PER_STEP
 from mainspring.storage.engine import in_parts
 

@@ -22,7 +22,7 @@ from mainspring.jobs.rules import Event
 from mainspring.jobs.store import RequestStop, Submit, Withdrawn
 from mainspring.queries import QueryJobs
 from mainspring.schedules.catalogue import Catalogue
-from mainspring.schedules.codecs import decode_schedule, decode_stored, encode
+from mainspring.schedules.reconcile import decode_schedule, decode_stored, encode
 from mainspring.schedules.unit import ScheduleUnit
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from mainspring.jobs.slices import run_alone
 from mainspring.queries import LastOutcomes, ListFires, NewestFires
 from mainspring.schedules import rules, unit
 from mainspring.schedules import store as ops
-from mainspring.schedules.codecs import fault_of
+from mainspring.schedules.reconcile import fault_of
 from mainspring.schedules.unit import MIN_ROWS, NAMES_PER_STEP, ScheduleUnit
 
 if TYPE_CHECKING:

@@ -39,10 +39,9 @@ from mainspring.engines.zookeeper.tree import Delete, Tree
 from mainspring.queries import AMONG, LastOutcomes, ListFires, NewestFires, Stretch, newest_fires
 from mainspring.schedules import store as ops
 from mainspring.schedules.catalogue import Catalogue, leaders
-from mainspring.schedules.codecs import UNREADABLE, readable_part
 from mainspring.schedules.model import Fire, FireState, Schedule, ScheduleState
 from mainspring.schedules.parents import Join
-from mainspring.schedules.reconcile import Deployment, Stored
+from mainspring.schedules.reconcile import UNREADABLE, Deployment, Stored, readable_part
 from mainspring.schedules.store import Declared, Key, Standing, standing
 from mainspring.storage.engine import Meter, Page, in_parts
 
@@ -239,7 +238,7 @@ def _convert(fields: dict[str, Any], kind: type[T]) -> T:
 
 
 def decode_schedule(name: str, data: bytes) -> tuple[Schedule, str]:
-    """Return a schedule, and what could not be read of it; see ``schedules.codecs``."""
+    """Return a schedule, and what could not be read of it; see ``schedules.reconcile``."""
     return _decode_part(data, Schedule, {"function": b""}, {"name": name})
 
 
