@@ -132,19 +132,6 @@ async def _acts(tables: Tables, query: ListActs, meter: Meter) -> Page[Recorded]
     return await list_acts(query, meter, before)
 
 
-HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
-    **dict.fromkeys(store.OPERATIONS, _change),
-    RecordActs: _record_all,
-}
-READERS: Final[dict[type[Query[Any]], Callable[[Tables, Any, Meter], Coroutine[Any, Any, Any]]]] = {
-    store.FindCredential: _find,
-    store.FindToken: _find_token,
-    store.ListTokens: _tokens,
-    store.CountRevocations: _revocations,
-    ListActs: _acts,
-}
-
-
 class ReplyRows:
     """`replies.Rows` in a dictionary."""
 
@@ -179,11 +166,6 @@ class ReplyRows:
 
 def _change_replies(tables: Tables, operation: ReplyOperation) -> object:
     return run_synchronously(operation.run(ReplyRows(tables)))
-
-
-REPLY_HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
-    **dict.fromkeys(OPERATIONS, _change_replies)
-}
 
 
 def append_logs(tables: Tables, operation: AppendLogs) -> None:
@@ -227,15 +209,6 @@ async def read_logs(tables: Tables, query: ReadLogs, meter: Meter) -> Page[Chunk
         return found[:most]
 
     return await in_parts(query, meter, behind)
-
-
-LOG_HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
-    AppendLogs: append_logs,
-    SweepLogs: sweep_logs,
-}
-LOG_READERS: Final[dict[type[Query[Any]], Callable[[Tables, Any, Meter], Coroutine[Any, Any, Any]]]] = {
-    ReadLogs: read_logs
-}
 
 
 def save_series(tables: Tables, operation: SaveSeries) -> None:
@@ -282,8 +255,21 @@ async def read_namespace_series(tables: Tables, query: ReadNamespaceSeries, mete
     return await in_parts(query, meter, behind)
 
 
-SERIES_HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {SaveSeries: save_series}
-SERIES_READERS: Final[dict[type[Query[Any]], Callable[[Tables, Any, Meter], Coroutine[Any, Any, Any]]]] = {
+HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
+    **dict.fromkeys(store.OPERATIONS, _change),
+    RecordActs: _record_all,
+    **dict.fromkeys(OPERATIONS, _change_replies),
+    AppendLogs: append_logs,
+    SweepLogs: sweep_logs,
+    SaveSeries: save_series,
+}
+READERS: Final[dict[type[Query[Any]], Callable[[Tables, Any, Meter], Coroutine[Any, Any, Any]]]] = {
+    store.FindCredential: _find,
+    store.FindToken: _find_token,
+    store.ListTokens: _tokens,
+    store.CountRevocations: _revocations,
+    ListActs: _acts,
+    ReadLogs: read_logs,
     ReadSeries: read_series,
     ReadNamespaceSeries: read_namespace_series,
 }

@@ -176,12 +176,7 @@ class MemoryGround:
 
 _HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
     **jobs.HANDLERS,
-    **jobs.CLAIM_HANDLERS,
-    **jobs.READING_HANDLERS,
-    **access.LOG_HANDLERS,
     **access.HANDLERS,
-    **access.REPLY_HANDLERS,
-    **access.SERIES_HANDLERS,
     Probe: lambda _, __: None,
 }
 
@@ -238,7 +233,7 @@ class Runner:
     def __init__(self, slices: Sequence[Slice[Transaction]] = ()) -> None:
         self._slices = slices
         self._handlers = dict(_HANDLERS)
-        self._readers = {**queries.READERS, **access.LOG_READERS, **access.READERS, **access.SERIES_READERS}
+        self._readers = {**queries.READERS, **access.READERS}
         for one in slices:
             self._handlers |= one.handlers
             self._readers |= one.readers

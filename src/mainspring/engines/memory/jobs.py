@@ -385,22 +385,6 @@ def forget_ended(tables: Tables, job: Job) -> None:
         del tables.kept[job.function, job.unique]
 
 
-HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
-    ops.Recover: recover,
-    ops.Settle: settle,
-    ops.Assign: assign,
-    ops.Cancel: cancel,
-    ops.Redrive: redrive,
-    ops.RequestStop: request_stop,
-    ops.Reschedule: reschedule,
-    ops.DeleteEnded: delete_ended,
-    ops.Sweep: sweep,
-    ops.Wake: wake,
-    ops.Submit: submit,
-    ops.SubmitOnce: submit,
-    ops.Unsubscribe: leave,
-}
-
 _UNFINISHED = [(int(state), int(priority)) for state in State if not state.ended for priority in Priority]
 
 
@@ -469,16 +453,6 @@ def read_backlog(tables: Tables, operation: ops.ReadBacklog) -> ops.Backlog:
         live[function] = live.get(function, 0) + number
     nexts = [heap[0][0] for heap in (tables.due, tables.expiring) if heap]
     return ops.Backlog(pending, live, min(nexts, default=0))
-
-
-READING_HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
-    ops.Subscribe: wait,
-    ops.Find: find,
-    ops.FindUnique: find_unique,
-    ops.FindSubscribers: find_subscribers,
-    ops.ReadBacklog: read_backlog,
-    ops.Count: count,
-}
 
 
 def claim(tables: Tables, operation: ops.Claim) -> list[list[Job]]:
@@ -595,7 +569,26 @@ def exhausted(tables: Tables, function: bytes, key: bytes, term: int, limit: int
     return sum(holding.tokens for holder, holding in holdings.items() if holder != term) >= limit
 
 
-CLAIM_HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
+HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
+    ops.Recover: recover,
+    ops.Settle: settle,
+    ops.Assign: assign,
+    ops.Cancel: cancel,
+    ops.Redrive: redrive,
+    ops.RequestStop: request_stop,
+    ops.Reschedule: reschedule,
+    ops.DeleteEnded: delete_ended,
+    ops.Sweep: sweep,
+    ops.Wake: wake,
+    ops.Submit: submit,
+    ops.SubmitOnce: submit,
+    ops.Unsubscribe: leave,
+    ops.Subscribe: wait,
+    ops.Find: find,
+    ops.FindUnique: find_unique,
+    ops.FindSubscribers: find_subscribers,
+    ops.ReadBacklog: read_backlog,
+    ops.Count: count,
     ops.Claim: claim,
     ops.ClaimByKey: claim_by_key,
     token_ops.SaveLimits: save_limits,
