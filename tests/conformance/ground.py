@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.memory.engine import MemoryGround
+from mainspring.engines.postgres.run_transaction import PostgresGround
 from mainspring.engines.sqlite.slice_transaction import SqliteGround
 from mainspring.jobs.owners import AttemptEnded, Ended, Started
 from mainspring.storage.engine import Operation, Phase
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from mainspring.access.idempotency import KeyedAct
     from mainspring.engines.memory.engine import Transaction as MemoryTransaction
+    from mainspring.engines.postgres.transaction import Transaction as PostgresTransaction
     from mainspring.engines.sqlite.transaction import Transaction as SqliteTransaction
     from mainspring.jobs.owners import Notice
     from mainspring.jobs.slices import RunTransaction
@@ -67,6 +69,11 @@ class _Slice:
 class InMemory(_Slice):
     def unit(self, tx: MemoryTransaction) -> _Unit:
         return _Unit(MemoryGround(tx), self.notices)
+
+
+class InPostgres(_Slice):
+    def unit(self, tx: PostgresTransaction) -> _Unit:
+        return _Unit(PostgresGround(tx), self.notices)
 
 
 class InSqlite(_Slice):

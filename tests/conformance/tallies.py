@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from mainspring.engines.memory.engine import MemoryGround
-from mainspring.engines.postgres.schedules import PostgresGround
+from mainspring.engines.postgres.run_transaction import PostgresGround
 from mainspring.engines.sqlite.slice_transaction import SqliteGround
 from mainspring.engines.zookeeper.transaction import ZookeeperGround, transact
 from mainspring.jobs.model import Job, Options

@@ -76,18 +76,22 @@ class TestSqliteThread(Lifetime, Holding, Replying, StoreFixtures):
         return out_of_pages(engine)
 
 
+@contextmanager
+def failing_commits(server: PostgresServer, database: str) -> Iterator[None]:
+    """The last step of each group fails."""
+    change, name = "ALTER TABLE mainspring.journal", name_of(database)
+    server.sql(f"{change} ADD CONSTRAINT spoiled CHECK (number < 0) NOT VALID", name)
+    try:
+        yield
+    finally:
+        server.sql(f"{change} DROP CONSTRAINT spoiled", name)
+
+
 class TestPostgres(SharedEngineSuite):
     @pytest.fixture
     def make(self, postgres: PostgresServer, database: str) -> Make:
-        self.server, self.name = postgres, name_of(database)
+        self.server, self.database = postgres, database
         return lambda: PostgresEngine(database)
 
-    @contextmanager
-    def spoiled(self, engine: Engine) -> Iterator[None]:
-        """The last step of each group fails."""
-        change = "ALTER TABLE mainspring.journal"
-        self.server.sql(f"{change} ADD CONSTRAINT spoiled CHECK (number < 0) NOT VALID", self.name)
-        try:
-            yield
-        finally:
-            self.server.sql(f"{change} DROP CONSTRAINT spoiled", self.name)
+    def spoiled(self, engine: Engine) -> AbstractContextManager[None]:
+        return failing_commits(self.server, self.database)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
@@ -17,7 +18,7 @@ from tests.conformance.suite.driver import NOW, Store, done
 from tests.conformance.suite.holding import ENDS
 from tests.conformance.suite.operations import ANYTHING
 
-from .ground import Do, InMemory, InSqlite
+from .ground import Do, InMemory, InPostgres, InSqlite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -324,3 +325,10 @@ class TestSqlite(RootsSuite):
     def make(self, tmp_path: Path) -> Make:
         self.notices = []
         return lambda: SqliteEngine(tmp_path / "jobs.db", slices=[InSqlite(self.notices)])
+
+
+class TestPostgres(RootsSuite):
+    @pytest.fixture
+    def make(self, database: str) -> Make:
+        self.notices = []
+        return lambda: PostgresEngine(database, slices=[InPostgres(self.notices)])

@@ -12,7 +12,7 @@ from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.zookeeper.engine import ZookeeperEngine
 from tests.conformance.suite import RunJobSuite
 
-from .test_engines import out_of_pages
+from .test_engines import failing_commits, out_of_pages
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from mainspring.storage.engine import Engine
     from tests.conformance.suite import Make
+    from tests.postgres.server import PostgresServer
 
 
 class TestMemory(RunJobSuite):
@@ -44,6 +45,18 @@ class TestSqlite(RunJobSuite):
 
 class TestPostgres(RunJobSuite):
     engine = PostgresEngine
+
+    @pytest.fixture(autouse=True)
+    def _keeps_runs(self) -> None:
+        """It keeps the jobs of runs already."""
+
+    @pytest.fixture
+    def make(self, postgres: PostgresServer, database: str) -> Make:
+        self.server, self.database = postgres, database
+        return lambda: PostgresEngine(database)
+
+    def spoiled(self, engine: Engine) -> AbstractContextManager[None]:
+        return failing_commits(self.server, self.database)
 
 
 class TestZookeeper(RunJobSuite):

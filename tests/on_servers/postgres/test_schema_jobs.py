@@ -23,7 +23,7 @@ COLUMNS = {
     "jobs": "id bigint, place bigint, created_us bigint, term bigint, due_us bigint?, expires_us bigint?, started_us bigint?,"
     " ended_us bigint?, function integer, attempt integer, suspects integer, input_size integer, state smallint,"
     " priority smallint, slot smallint, keep boolean?, foreground boolean?, waited boolean?, uniq bytea?, options bytea?,"
-    " error bytea?, payload bytea, key bytea?, attempts bytea?",
+    " error bytea?, payload bytea, key bytea?, attempts bytea?, stopping bytea?",
     "retired": "name text, block bigint",
     "tags": "namespace text, tag text, job bigint, created_us bigint",
     "waits": "job_id bigint, term bigint",
@@ -33,10 +33,12 @@ INDEXES = {
     "aliases_pkey": "aliases USING btree (id) UNIQUE",
     "aliases_time": "aliases USING btree (created_us)",
     "dead_id": "dead USING btree (id)",
+    "dead_roots": "dead USING btree (id) WHERE (term < 0)",
     "dead_time": "dead USING btree (state, ended_us)",
     "due": "jobs USING btree (due_us, id) WHERE (state = 0)",
     "ended_id": "ended USING btree (id)",
     "ended_kept": "ended USING btree (function, uniq, ended_us, id) WHERE keep",
+    "ended_roots": "ended USING btree (id) WHERE (term < 0)",
     "expiring": "jobs USING btree (expires_us, id) WHERE ((expires_us > 0) AND (state < 2) AND (attempt = 0))",
     "held": "jobs USING btree (term) WHERE (state = ANY (ARRAY[2, 3]))",
     "inbox_pkey": "inbox USING btree (id) UNIQUE",

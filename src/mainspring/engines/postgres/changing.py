@@ -95,9 +95,13 @@ async def _cancel(tx: Transaction, operations: Sequence[ops.Cancel], namespace: 
 async def ended(tx: Transaction, records: Sequence[Record]) -> list[tuple[Job, int]]:
     """Count jobs that ended while no node held them, and notify the waiters; return each job with its state before."""
     jobs = await transaction.stored_jobs(tx, records)
+    forgotten = [job.id for job in jobs if settling.forgets(job)]
+    if forgotten:
+        await tx.connection.fetch(JOBS_SQL["delete_dead"], sorted(forgotten))
     for record, job in zip(records, jobs, strict=True):
         tx.count(record[1], record[_BEFORE], job.priority, -1)
-        tx.count(record[1], job.state, job.priority, 1)
+        if not settling.forgets(job):
+            tx.count(record[1], job.state, job.priority, 1)
         if job.options is not None:
             note(tx.notices, Ended.of(job))
     await settling.notify_waiters(tx, (record[0] for record in records if record[_WAITED]))

@@ -115,6 +115,21 @@ async def _claim(tx: Transaction, term: int, requests: list[_Request]) -> list[l
     return claimed
 
 
+async def lock_pending(tx: Transaction, function: int, limit: int) -> Sequence[Record]:
+    """Lock the first pending jobs of a function, in the order of a claim; return their rows, each with its place at the end."""
+    floors = tx.memory(Floors)
+    floor, now = floors.of(function), floors.clock()
+    if floor.scans.slow and floors.needs_top(now):
+        floors.note_top(now, await tx.connection.fetchval(JOBS_SQL["top"]))
+    whole, places = floor.begin(now)
+    records = await tx.connection.fetch(JOBS_SQL["pending"], function, limit, *places)
+    records.sort(key=lambda record: (record[3], record[_PLACE]))
+    taken = [(record[3], record[_PLACE]) for record in records]
+    placed = _Request(0, 0, function, job_ops.ClaimRequest(b"", limit))
+    await _raise_floor(tx, placed, floor, _Scan(whole, places, taken, now, floors.clock() - now))
+    return records
+
+
 class _Scan(NamedTuple):
     """The result of one claim's scan of a function."""
 

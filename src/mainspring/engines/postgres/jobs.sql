@@ -127,8 +127,27 @@ FROM unnest(
     $1::bigint[], $2::bigint[], $3::int[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::smallint[], $9::bytea[],
     $10::bytea[])
 AS s (id, term, attempt, suspects, started_us, ended_us, due_us, state, error, record)
-WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.term = s.term
+WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.term = s.term AND jobs.stopping IS NULL
 RETURNING jobs.id, s.term, jobs.place;
+
+-- Jobs that end with nothing left of them: their owner keeps the outcome.
+-- name: forget
+DELETE FROM jobs USING unnest($1::bigint[], $2::bigint[]) AS s (id, term)
+WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.term = s.term
+RETURNING jobs.id, s.term, waited;
+
+-- A held job has a term of its own; root jobs have -1.
+-- name: request_stop
+UPDATE jobs SET stopping = $3
+FROM unnest($1::bigint[], $2::bigint[]) AS s (id, term)
+WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.term > 0 AND (s.term IS NULL OR jobs.term = s.term)
+RETURNING jobs.id;
+
+-- name: stopping
+SELECT s.id, s.term, jobs.stopping
+FROM unnest($1::bigint[], $2::bigint[]) AS s (id, term)
+JOIN jobs ON jobs.id = ANY (ARRAY[s.id]) AND jobs.term = s.term
+WHERE jobs.stopping IS NOT NULL;
 
 -- After the rows of the jobs were locked, and in a new snapshot: it sees clients that began to wait in between. Submissions of
 -- the inbox that have joined a job are reported by their own ids too: clients may wait for those.
@@ -188,14 +207,14 @@ id, state, function, priority, attempt, suspects, term, foreground, options;
 -- name: held_elsewhere
 WITH held AS MATERIALIZED (
     SELECT {held}
-    FROM jobs WHERE state IN ({leased}, {running}) AND term <> $1 LIMIT $2 FOR UPDATE
+    FROM jobs WHERE state IN ({leased}, {running}) AND term > 0 AND term <> $1 LIMIT $2 FOR UPDATE
 )
 SELECT * FROM held ORDER BY id;
 
 -- name: held_by
 WITH held AS MATERIALIZED (
     SELECT {held}
-    FROM jobs WHERE state IN ({leased}, {running}) AND term = ANY ($1::bigint[]) LIMIT $2 FOR UPDATE
+    FROM jobs WHERE state IN ({leased}, {running}) AND term > 0 AND term = ANY ($1::bigint[]) LIMIT $2 FOR UPDATE
 )
 SELECT * FROM held ORDER BY id;
 
@@ -270,15 +289,15 @@ RETURNING {columns | id: jobs.id | state: jobs.state | priority: jobs.priority |
 
 -- name: delete_ended
 WITH succeeded AS (
-    DELETE FROM ended WHERE id = ANY ($1::bigint[]) RETURNING id, function, {succeeded}::smallint AS state, priority
+    DELETE FROM ended WHERE id = ANY ($1::bigint[]) AND term >= 0 RETURNING id, function, {succeeded}::smallint AS state, priority
 ), others AS (
-    DELETE FROM dead WHERE id = ANY ($1::bigint[]) RETURNING id, function, state, priority
+    DELETE FROM dead WHERE id = ANY ($1::bigint[]) AND term >= 0 RETURNING id, function, state, priority
 )
 SELECT * FROM succeeded UNION ALL SELECT * FROM others;
 
 -- name: lock_dead
 SELECT id, function, state, priority, place, uniq FROM dead
-WHERE id = ANY ($1::bigint[])
+WHERE id = ANY ($1::bigint[]) AND term >= 0
     AND ($2::text = '' OR EXISTS (SELECT FROM functions AS f WHERE f.id = dead.function AND f.namespace = $2))
 ORDER BY id FOR UPDATE;
 
@@ -351,6 +370,86 @@ SELECT
     (SELECT due_us FROM jobs WHERE state = {scheduled} AND due_us >= $1 ORDER BY due_us LIMIT 1),
     (SELECT expires_us FROM jobs
         WHERE expires_us > 0 AND state < {leased} AND attempt = 0 AND suspects < 65536 AND expires_us >= $2 ORDER BY expires_us LIMIT 1);
+
+-- ---- root jobs and jobs of runs ----
+
+-- Root jobs: running under the term -1 from their beginning to their end, and under it for ever.
+-- name: begun
+UPDATE jobs SET started_us = s.started_us
+FROM unnest($1::bigint[], $2::bigint[]) AS s (id, started_us)
+WHERE jobs.id = ANY (ARRAY[s.id]);
+
+-- The statement `claim` for one function, without its changes.
+-- name: pending
+SELECT {q.job | output_size: 0 | result: NULL::bytea}, q.place
+FROM (VALUES (0::smallint, $3::bigint), (1::smallint, $4::bigint), (2::smallint, $5::bigint)) AS level (priority, place)
+CROSS JOIN LATERAL (
+    SELECT * FROM jobs
+    WHERE state = {pending} AND function = $1 AND priority = level.priority AND place >= level.place
+    ORDER BY place LIMIT $2 FOR UPDATE SKIP LOCKED) AS q
+LIMIT $2;
+
+-- name: waiting
+SELECT {job | output_size: 0 | result: NULL::bytea}
+FROM jobs WHERE id = ANY ($1::bigint[]) AND state < {leased} ORDER BY id FOR UPDATE;
+
+-- name: take
+UPDATE jobs
+SET state = {running}, term = -1, attempt = 0, started_us = $2, payload = '', error = NULL, foreground = NULL, stopping = NULL
+FROM unnest($1::bigint[]) AS s (id)
+WHERE jobs.id = ANY (ARRAY[s.id]);
+
+-- name: end_roots
+WITH gone AS (
+    DELETE FROM jobs USING unnest($1::bigint[], $2::smallint[], $3::bigint[], $4::bytea[], $5::bytea[])
+    AS s (id, state, ended_us, error, result)
+    WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.term = -1
+    RETURNING {jobs.dead | ended_us: s.ended_us | attempt: 1 AS attempt | state: s.state | error: s.error, s.result
+        | payload: jobs.payload, jobs.waited}
+), succeeded AS (
+    INSERT INTO ended ({ended})
+    SELECT {ended | output_size: coalesce(length(result), 0) | payload: NULL}
+    FROM gone WHERE state = {succeeded}
+), others AS (
+    INSERT INTO dead ({dead})
+    SELECT {dead}
+    FROM gone WHERE state > {succeeded}
+)
+SELECT {job | output_size: coalesce(length(result), 0) | result: NULL::bytea | payload: NULL::bytea}, waited
+FROM gone;
+
+-- They are ordinary jobs afterwards.
+-- name: reject_roots
+WITH gone AS (
+    DELETE FROM jobs USING unnest($1::bigint[], $2::smallint[], $3::bigint[], $4::bytea[], $5::bytea[])
+    AS s (id, state, ended_us, error, payload)
+    WHERE jobs.id = ANY (ARRAY[s.id]) AND jobs.term = -1
+    RETURNING {jobs.dead | term: 0::bigint AS term | ended_us: s.ended_us | started_us: NULL::bigint AS started_us
+        | attempt: 0 AS attempt | state: s.state | error: s.error | payload: s.payload, jobs.waited}
+), stored AS (
+    INSERT INTO dead ({dead})
+    SELECT {dead}
+    FROM gone
+)
+SELECT {columns}, waited
+FROM gone;
+
+-- name: forget_roots
+WITH succeeded AS (
+    DELETE FROM ended WHERE id = ANY ($1::bigint[]) AND term = -1 RETURNING function, {succeeded}::smallint AS state, priority
+), others AS (
+    DELETE FROM dead WHERE id = ANY ($1::bigint[]) AND term = -1 RETURNING function, state, priority
+)
+SELECT * FROM succeeded UNION ALL SELECT * FROM others;
+
+-- name: withdraw
+DELETE FROM jobs USING unnest($1::bigint[]) AS s (id)
+WHERE jobs.id = ANY (ARRAY[s.id])
+RETURNING jobs.id, term, state, function, priority, waited;
+
+-- Nothing takes the lease away before the transaction ends.
+-- name: is_held
+SELECT FROM jobs WHERE id = $1 AND term = $2 AND state >= {leased} FOR UPDATE;
 
 -- ---- reading ----
 
@@ -559,13 +658,13 @@ SELECT namespace, tag, job FROM next ORDER BY namespace DESC, tag DESC, job DESC
 -- than the failed ones in the same partition, and jobs that ended at odd times are in the partitions for all other times.
 -- name: sweep
 WITH old AS MATERIALIZED (
-    (SELECT {succeeded} AS state, id, ended_us FROM ended_other WHERE ended_us < $1 ORDER BY ended_us LIMIT $3)
+    (SELECT {succeeded} AS state, id, ended_us FROM ended_other WHERE ended_us < $1 AND term >= 0 ORDER BY ended_us LIMIT $3)
     UNION ALL
-    (SELECT {cancelled}, id, ended_us FROM dead WHERE state = {cancelled} AND ended_us < $1 ORDER BY ended_us LIMIT $3)
+    (SELECT {cancelled}, id, ended_us FROM dead WHERE state = {cancelled} AND ended_us < $1 AND term >= 0 ORDER BY ended_us LIMIT $3)
     UNION ALL
-    (SELECT {expired}, id, ended_us FROM dead WHERE state = {expired} AND ended_us < $1 ORDER BY ended_us LIMIT $3)
+    (SELECT {expired}, id, ended_us FROM dead WHERE state = {expired} AND ended_us < $1 AND term >= 0 ORDER BY ended_us LIMIT $3)
     UNION ALL
-    (SELECT {failed}, id, ended_us FROM dead_other WHERE state = {failed} AND ended_us < $2 ORDER BY ended_us LIMIT $3)
+    (SELECT {failed}, id, ended_us FROM dead_other WHERE state = {failed} AND ended_us < $2 AND term >= 0 ORDER BY ended_us LIMIT $3)
     LIMIT $3
 ), succeeded AS (
     DELETE FROM ended_other AS e USING old

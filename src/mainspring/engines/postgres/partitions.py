@@ -2,7 +2,9 @@
 
 A partition is dropped in steps, so that no group waits for it. First it is detached, which locks the table for a moment, or is
 postponed if the lock is not free. Then its jobs are subtracted from the counts, a piece at a time. Then it is dropped. Its jobs
-are forgotten with the first step. Nothing names their tags then, so `TagSweep` looks for tags of deleted jobs.
+are forgotten with the first step, except root jobs: the schema moves them to a partition of their own for the same time
+(`keep_roots`), which is dropped once their runs are forgotten. Nothing names the tags of forgotten jobs then, so `TagSweep`
+looks for them.
 """
 
 from __future__ import annotations
@@ -57,6 +59,10 @@ class Kind(NamedTuple):
         """Return the first day of a partition by its name; None for other tables."""
         match = re.fullmatch(rf"{self.table}_(\d{{8}})", name)
         return None if match is None else (datetime.strptime(match[1], "%Y%m%d").replace(tzinfo=UTC) - _EPOCH).days
+
+    def roots(self, names: Iterable[str]) -> list[str]:
+        """Return the partitions in which the schema has put the root jobs of detached ones."""
+        return sorted(name for name in names if re.fullmatch(rf"{self.table}_roots_\d{{8}}", name))
 
 
 ENDED: Final = Kind("ended", 1, 2)
@@ -157,6 +163,8 @@ async def retire(connection: Connection[Record], days: tuple[int, int], memory: 
             day = kind.day(name)
             if day is not None and day + kind.days <= before:
                 locked |= not await detach(connection, kind, name)
+        for name in kind.roots(existing):
+            locked |= not await drop_empty(connection, kind, name)
     memory.left = await drop_retired(connection) or locked
     memory.days = days
 
@@ -171,6 +179,25 @@ async def detach(connection: Connection[Record], kind: Kind, name: str) -> bool:
             if name in await _names(connection):
                 await connection.execute(f"ALTER TABLE {kind.table} DETACH PARTITION {quoted(name)}")
                 await connection.execute("INSERT INTO retired (name) VALUES ($1)", name)
+    except _LOCKED:
+        return False
+    return True
+
+
+async def drop_empty(connection: Connection[Record], kind: Kind, name: str) -> bool:
+    """Drop a partition of root jobs that has none left, unless it is locked; return whether it was not locked."""
+    is_left = f"SELECT EXISTS (SELECT FROM {quoted(name)})"  # noqa: S608 - an internal name
+    try:
+        if await connection.fetchval(is_left):
+            return True
+        async with connection.transaction():
+            await connection.execute(
+                f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'; LOCK TABLE ONLY {kind.table} IN ACCESS EXCLUSIVE MODE"
+            )
+            if not await connection.fetchval(is_left):
+                await connection.execute(f"DROP TABLE {quoted(name)}")
+    except asyncpg.UndefinedTableError:  # another node has dropped it
+        return True
     except _LOCKED:
         return False
     return True

@@ -30,10 +30,8 @@ from mainspring.bulk.store import StepBackfill
 from mainspring.engines.postgres.claiming import Floor, Floors
 from mainspring.engines.postgres.connections import OvertakenError
 from mainspring.engines.postgres.lists import look_up
-from mainspring.engines.postgres.submitting import store
+from mainspring.engines.postgres.run_transaction import PostgresGround
 from mainspring.engines.sql.schedules import ScheduleRows, ScheduleSlice, fires_of
-from mainspring.engines.sql.statements import SqlGround
-from mainspring.ids import TERM_SPAN
 from mainspring.jobs.slices import of_kind, settled_keys
 from mainspring.schedules import store as ops
 from mainspring.schedules import unit
@@ -48,7 +46,6 @@ if TYPE_CHECKING:
     from mainspring.engines.sql.statements import Statements
     from mainspring.jobs.model import Job
     from mainspring.jobs.owners import Notice
-    from mainspring.jobs.store import Found
     from mainspring.schedules.model import Fire, ScheduleState
     from mainspring.storage.engine import Operation, Plan
 
@@ -160,19 +157,6 @@ class CatalogueCache:
         """Return whether the end of a run may change other rows: relatives, waiting runs, runs that joined it."""
         schedule = self.catalogue.schedules.get(name)
         return schedule is not None and (name in self._leaders or bool(schedule.unique) or self.catalogue.queues(name))
-
-
-class PostgresGround(SqlGround):
-    """``jobs.slices.SliceTransaction``."""
-
-    _tx: Transaction
-
-    async def meet(self, terms: Iterable[int]) -> None:
-        """Load the nodes of these terms."""
-        await self._tx.nodes.load(term * TERM_SPAN for term in terms if term)
-
-    async def submit(self, new: list[Job]) -> dict[int, Found]:
-        return await store(self._tx, new, [0] * len(new)) if new else {}
 
 
 class DueFloor(Floor):

@@ -14,10 +14,10 @@ from mainspring.engines.postgres.lists import with_results
 from mainspring.engines.postgres.transaction import JOBS_SQL
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
-from mainspring.jobs.model import Job, State, read_options
+from mainspring.jobs.model import Job, State, decode_stop_request, encode_stop_request, read_options
 from mainspring.jobs.owners import note, noticed
 from mainspring.jobs.rules import Event, Settlement
-from mainspring.jobs.settlement_records import note_lost
+from mainspring.jobs.settlement_records import cancel_on_request, note_lost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -48,24 +48,37 @@ async def _settle(tx: Transaction, settlements: dict[JobTerm, Settlement]) -> se
     succeeded: list[Settlement] = []
     dead: list[Settlement] = []
     back: list[Settlement] = []
+    forgotten: list[Settlement] = []
     for (job_id, term), settlement in sorted(settlements.items(), key=_by_job_term):
         if term <= 0 or not 0 < job_id <= transaction.LARGEST_ID:
             continue
         after = _TARGETS[settlement.event]
-        (succeeded if after == _SUCCEEDED else dead if after > _SUCCEEDED else back).append(settlement)
+        if after < _SUCCEEDED:
+            back.append(settlement)
+        else:
+            (forgotten if forgets(settlement.job) else succeeded if after == _SUCCEEDED else dead).append(settlement)
     accepted: set[JobTerm] = set()
+    if back:
+        accepted, cancelled = await _requeue(tx, back)
+        for settlement in cancelled:
+            (forgotten if forgets(settlement.job) else dead).append(settlement)
     if succeeded:
         accepted |= await _succeed(tx, succeeded)
     if dead:
         accepted |= await _end_unsuccessful(tx, dead)
-    if back:
-        accepted |= await _requeue(tx, back)
     await count(tx, [settlements[job_term] for job_term in accepted])
+    if forgotten:
+        accepted |= await _forget(tx, forgotten)
     for job_term in sorted(accepted):
         settlement = settlements[job_term]
         if settlement.job.options is not None:
             note(tx.notices, noticed(settlement, _TARGETS[settlement.event]))
     return accepted
+
+
+def forgets(job: Job) -> bool:
+    """Return whether the row of a job is deleted when it ends."""
+    return job.options is not None and job.options.forget
 
 
 def _by_job_term(item: tuple[JobTerm, Settlement]) -> JobTerm:
@@ -120,7 +133,37 @@ async def _end_unsuccessful(tx: Transaction, settlements: list[Settlement]) -> s
     return {(job_id, term) for job_id, term, _ in gone}
 
 
-async def _requeue(tx: Transaction, settlements: list[Settlement]) -> set[JobTerm]:
+async def _forget(tx: Transaction, settlements: list[Settlement]) -> set[JobTerm]:
+    job_terms = {(one.job.id, one.job.term): one for one in settlements}
+    gone = await tx.connection.fetch(JOBS_SQL["forget"], *_job_terms(settlements))
+    await notify_waiters(tx, (job_id for job_id, _, waited in gone if waited))
+    accepted = {(job_id, term) for job_id, term, _ in gone}
+    await _load_functions(tx, settlements)
+    for job_term in accepted:
+        job = job_terms[job_term].job
+        tx.count(tx.functions.numbers[job.function], _LEASED, job.priority, -1)
+    return accepted
+
+
+def _job_terms(settlements: Sequence[Settlement]) -> transaction.Columns:
+    ordered = sorted((one.job.id, one.job.term) for one in settlements)
+    return [[job_term[at] for job_term in ordered] for at in range(2)]
+
+
+async def request_stop(tx: Transaction, operations: Sequence[ops.RequestStop]) -> list[set[int]]:
+    """Store requests to cancel held jobs; see ``RequestStop``."""
+    outcomes = []
+    for operation in operations:
+        held = {one for one in operation.jobs if 0 < one[0] <= transaction.LARGEST_ID}
+        ordered = sorted(held, key=lambda one: (one[0], one[1] or 0))
+        columns = [one[0] for one in ordered], [one[1] for one in ordered]
+        found = await tx.connection.fetch(JOBS_SQL["request_stop"], *columns, encode_stop_request(operation.request))
+        outcomes.append({job_id for (job_id,) in found})
+    return outcomes
+
+
+async def _requeue(tx: Transaction, settlements: list[Settlement]) -> tuple[set[JobTerm], list[Settlement]]:
+    """Give jobs back; return whose guard held, and the settlements that a request has turned into cancels."""
     states = [_TARGETS[settlement.event] for settlement in settlements]
     due = [
         settlement.due_us or (0 if state == _SCHEDULED else None)
@@ -151,7 +194,18 @@ async def _requeue(tx: Transaction, settlements: list[Settlement]) -> set[JobTer
             tx.pending(job.function)
         if job.expires_us:
             floors.expiring.lower(job.expires_us)
-    return set(places)
+    missed = [settlement for settlement in settlements if (settlement.job.id, settlement.job.term) not in places]
+    return set(places), await _cancel_on_request(tx, missed) if missed else []
+
+
+async def _cancel_on_request(tx: Transaction, settlements: list[Settlement]) -> list[Settlement]:
+    """Turn settlements that give jobs back into cancels if that was requested; return these."""
+    found = await tx.connection.fetch(JOBS_SQL["stopping"], *_job_terms(settlements))
+    requests = {(job_id, term): request for job_id, term, request in found}
+    requested = [one for one in settlements if (one.job.id, one.job.term) in requests]
+    for one in requested:
+        cancel_on_request(one, decode_stop_request(requests[one.job.id, one.job.term]))
+    return requested
 
 
 def _due(settlements: Sequence[Settlement]) -> list[int | None]:
@@ -203,17 +257,18 @@ async def _recover(tx: Transaction, operation: ops.Recover) -> ops.Recovered:
     settlements = rules.recovered(held)
     await tx.nodes.load_terms({job.term for job in held})
     note_lost(settlements, lambda term: tx.nodes.get(term, ""), operation.now_us)
-    lost, pending = ops.lost_attempts(settlements), ops.tally(held)
     accepted = await _settle(tx, {(one.job.id, one.job.term): one for one in settlements})
     assert len(accepted) == len(held), "their rows are locked"
+    given_back = [one.job for one in settlements if one.event is Event.LOSE]
+    lost, pending = ops.lost_attempts(settlements), ops.tally(given_back)
     if operation.of is None:
-        return ops.Recovered(len(held), pending, lost=lost)
+        return ops.Recovered(len(given_back), pending, lost=lost)
     waited = await tx.connection.fetch(JOBS_SQL["waited_by"], list(operation.of), operation.rows)
     # Also jobs that ran when the last client left: they were kept for their worker, which is gone.
     left = {row[0] for row in waited} | {job.id for job in held if job.foreground}
     await drop(tx, ((job_id, term) for job_id in left for term in operation.of))
     more = len(held) == operation.rows or len(waited) == operation.rows
-    return ops.Recovered(len(held), pending, more, lost)
+    return ops.Recovered(len(given_back), pending, more, lost)
 
 
 async def wait(tx: Transaction, operations: Sequence[ops.Subscribe]) -> list[dict[int, Job]]:

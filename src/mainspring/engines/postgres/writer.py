@@ -99,6 +99,7 @@ JOB_HANDLERS: Final[dict[type[Operation], JobHandler]] = {
     ops.Settle: settling.settle,
     ops.Assign: claiming.assign,
     ops.Cancel: changing.cancel,
+    ops.RequestStop: settling.request_stop,
     ops.Redrive: changing.redrive,
     ops.Reschedule: changing.reschedule,
     ops.DeleteEnded: changing.delete_ended,
@@ -515,7 +516,7 @@ def _settlements(tx: Transaction, plan: Plan) -> list[Settlement] | None:
             job = one.job
             if one.event is not Event.SUCCEED or job.term <= 0 or not 0 < job.id <= transaction.LARGEST_ID:
                 return None
-            if job.function not in tx.functions.numbers or owner(job.options) is not None:
+            if job.function not in tx.functions.numbers or owner(job.options) is not None or settling.forgets(job):
                 return None
             found[job.id, job.term] = one
     return [found[job_term] for job_term in sorted(found)] if len(found) == number else None
