@@ -302,6 +302,8 @@ class Submission(Generic[P, R]):
         self._inbox = inbox
         self._key = key
         self._check = check
+        self._described: ActivityCall | None = None
+        """The function as workflows call it, from the first such call on."""
         self._activity_option = activity_option
         """The name of an option for activities alone, if ``options`` has set one."""
         self._limit = limit
@@ -496,12 +498,14 @@ class Submission(Generic[P, R]):
         return activity
 
     def _activity(self) -> ActivityCall:
+        if self._described is not None:
+            return self._described
         if self._options.request_key is not None:
             raise UsageError(
                 f"{self.name}: a run submits each activity once, so request_key is not for activities: leave it out"
             )
         self._check({"activity": self.name})
-        return ActivityCall(
+        self._described = ActivityCall(
             self.name,
             self._codec,
             self._options,
@@ -511,6 +515,7 @@ class Submission(Generic[P, R]):
             self._connections,
             self._decode,
         )
+        return self._described
 
     def activity(self) -> ActivityCall | None:
         """Return the description of the function for a workflow that schedules activities; None if the function is none."""
