@@ -34,7 +34,7 @@ from mainspring.jobs.store import Find
 from mainspring.namespaces import Turns, places_left
 from mainspring.queries import QueryJobs
 from mainspring.storage.agenda import Pace, Steps
-from mainspring.storage.set_aside import REMEDY, Kind, SetAside
+from mainspring.storage.reads import REMEDY, Kind, SetAside
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from mainspring.namespaces import name_text
 from mainspring.resources import rules
 from mainspring.resources.rules import UNLIMITED, FunctionLimits, UnreadableLimits, limits_to_wire
 from mainspring.resources.store import ListLimits, SaveLimits
-from mainspring.storage.set_aside import REMEDY
+from mainspring.storage.reads import REMEDY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

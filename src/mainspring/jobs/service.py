@@ -33,7 +33,7 @@ from mainspring.jobs.table import Context, JobTable, Listeners, Uniques
 from mainspring.jobs.token_grants import GrantedAccounts
 from mainspring.jobs.user_data import ArgumentRules
 from mainspring.loop_shares import LoopShares
-from mainspring.storage.set_aside import SetAside
+from mainspring.storage.reads import SetAside
 from mainspring.turns_of_loop import LongWork, Timers
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from mainspring.jobs.rules import Event, Outcome, Settlement
 from mainspring.jobs.settlement_records import PendingSettlement, settlements_of
 from mainspring.jobs.store import Find, Settle
 from mainspring.quantities import format_duration
-from mainspring.storage.set_aside import REMEDY, RETRY_DELAY, Kind
+from mainspring.storage.reads import REMEDY, RETRY_DELAY, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.store import LostAttempt
     from mainspring.jobs.table import Context
     from mainspring.storage.commit_queue import OperationWithCallbacks
-    from mainspring.storage.set_aside import SetAside
+    from mainspring.storage.reads import SetAside
 
 JOB: Final = Kind("job", REMEDY)
 

@@ -30,7 +30,7 @@ from mainspring.jobs.function_index import count_in_flight
 from mainspring.jobs.held import ProgressSubscribers
 from mainspring.jobs.store import DrainInbox, FindSubscribers, ReadBacklog, Recover
 from mainspring.jobs.store.nodes import REFUSED, REFUSED_REMEDY
-from mainspring.storage.set_aside import Kind
+from mainspring.storage.reads import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.store import Backlog, DrainedInbox, Recovered, RefusedSubmissions
     from mainspring.jobs.table import Context
     from mainspring.jobs.token_grants import TokenGrants
-    from mainspring.storage.set_aside import SetAside
+    from mainspring.storage.reads import SetAside
 
 SUBMISSION: Final = Kind("submission", REFUSED_REMEDY, is_tried_again=False)
 BACKLOG_INTERVAL = 1.0

@@ -38,7 +38,7 @@ from mainspring.schedules.store import (
     TriggerSchedule,
 )
 from mainspring.storage.agenda import Agenda
-from mainspring.storage.set_aside import Kind, SetAside
+from mainspring.storage.reads import Kind, SetAside
 from mainspring.turns_of_loop import LongWork
 
 if TYPE_CHECKING:

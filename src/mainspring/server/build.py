@@ -66,8 +66,7 @@ from mainspring.server.process import connection_limits
 from mainspring.server.settings import TcpAddress
 from mainspring.storage.agenda import FETCH_TIMES, FetchTimes
 from mainspring.storage.commit_queue import CommitQueue
-from mainspring.storage.reads import Reads
-from mainspring.storage.set_aside import SetAside
+from mainspring.storage.reads import Reads, SetAside
 from mainspring.version import version
 from mainspring.wire.gearman_protocol import MAX_BODY
 from mainspring.workflows.service import RootRuns, WorkflowService

@@ -34,7 +34,7 @@ from mainspring.namespaces import DEFAULT, namespace_of
 from mainspring.private_data import hide_secrets
 from mainspring.queries import FirstInLine
 from mainspring.server.log_writer import dropped_lines
-from mainspring.storage.set_aside import KINDS
+from mainspring.storage.reads import KINDS
 from mainspring.version import version
 from mainspring.workflows.model import function_text
 
@@ -51,8 +51,7 @@ if TYPE_CHECKING:
     from mainspring.schedules.service import ScheduleService
     from mainspring.server.settings import ServerSettings
     from mainspring.storage.commit_queue import CommitQueue
-    from mainspring.storage.reads import Reads
-    from mainspring.storage.set_aside import SetAside
+    from mainspring.storage.reads import Reads, SetAside
     from mainspring.workflows.service import WorkflowService
 
 OLDEST_FUNCTIONS: Final = 100

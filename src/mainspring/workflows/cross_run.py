@@ -14,7 +14,7 @@ causes.
 | the end of a job of a run that this node cannot read | the run gets the end: its activity's, or that of its decision task |
 
 An errand to a closed run is dropped, or answered with a …Failed event where SWF has one. An errand that this version cannot read,
-or whose runs it cannot read, is set aside: it stays stored, and the others go on (``storage.set_aside``).
+or whose runs it cannot read, is set aside: it stays stored, and the others go on (``storage.reads``).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A transaction does up to 100 errands of its own, and what they cause. The others
 order of their causes. While errands are stored, new ones follow behind them, unless all stored ones are set aside.
 
 A node does stored errands one group after the other, as soon as they are stored and after its start (`ErrandLoop`). Those that it
-cannot do are set aside: they are tried again from time to time, all of them in their order (``storage.set_aside``).
+cannot do are set aside: they are tried again from time to time, all of them in their order (``storage.reads``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mainspring.clock import to_us
 from mainspring.jobs.model import Job
 from mainspring.jobs.model import State as JobState
 from mainspring.namespaces import ANY
-from mainspring.storage.set_aside import REMEDY, RETRY_DELAY, Kind
+from mainspring.storage.reads import REMEDY, RETRY_DELAY, Kind
 from mainspring.workflows import execution, history
 from mainspring.workflows.activities import activity_ended
 from mainspring.workflows.changes import RunDraft
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from mainspring.errors import StoreError
     from mainspring.jobs.owners import Ended
     from mainspring.storage.commit_queue import CommitQueue
-    from mainspring.storage.set_aside import SetAside
+    from mainspring.storage.reads import SetAside
     from mainspring.workflows.changes import RunChanges
     from mainspring.workflows.cross_run import Close, Errand
     from mainspring.workflows.history import Event

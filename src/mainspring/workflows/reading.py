@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from mainspring.errors import StoreError
 from mainspring.jobs.model import State as JobState
 from mainspring.storage.engine import Page, Query, Sizes
-from mainspring.storage.set_aside import REMEDY
+from mainspring.storage.reads import REMEDY
 from mainspring.workflows.draft import fold
 from mainspring.workflows.history import Event, decode_events
 from mainspring.workflows.model import State, Status, decode_state
@@ -226,7 +226,7 @@ FIRST_BLOCKS: Final = 4
 class Unread(NamedTuple):
     """A run that this node cannot read, because of a value of a newer version or damaged bytes.
 
-    A transaction leaves it as it is, and serves the others; see ``storage.set_aside``.
+    A transaction leaves it as it is, and serves the others; see ``storage.reads``.
     """
 
     row: RunRow

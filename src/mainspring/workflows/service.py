@@ -19,7 +19,7 @@ from mainspring.jobs.model import DECISIONS, Options
 from mainspring.jobs.roots import Stored
 from mainspring.namespaces import ANY
 from mainspring.storage.agenda import FETCH_TIMES, FetchTimes
-from mainspring.storage.set_aside import REMEDY, Kind, SetAside
+from mainspring.storage.reads import REMEDY, Kind, SetAside
 from mainspring.workflows.decider_workers import Builds, DeciderWorkers
 from mainspring.workflows.decision_intake import CachedRuns, DecisionIntake
 from mainspring.workflows.definitions import Definitions, VersionTable

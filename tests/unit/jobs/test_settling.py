@@ -14,7 +14,7 @@ from mainspring.jobs.held import Ability
 from mainspring.jobs.model import UNREADABLE_OPTIONS, Options, Retry, State, failure
 from mainspring.jobs.rules import WORKER_LOST
 from mainspring.jobs.settlement import MAX_GATHERED, MAX_GATHERED_BYTES
-from mainspring.storage.set_aside import RETRY_DELAY, SetAside
+from mainspring.storage.reads import RETRY_DELAY, SetAside
 
 from .a_node import Node, side
 

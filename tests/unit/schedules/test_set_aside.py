@@ -13,7 +13,7 @@ from mainspring.schedules import triggers
 from mainspring.schedules.model import Cron, Schedule
 from mainspring.schedules.service import SCHEDULE
 from mainspring.schedules.store import Change, SaveSchedules
-from mainspring.storage.set_aside import RETRY_DELAY, SetAside
+from mainspring.storage.reads import RETRY_DELAY, SetAside
 
 from .nodes import SECOND, START_US, Node, World
 

@@ -27,8 +27,8 @@ from mainspring.server.engines import build_engine
 from mainspring.server.fleet import SystemClock
 from mainspring.server.node import Shutdown
 from mainspring.server.settings import ProcessSettings, ServerSettings, parse_store
-from mainspring.storage import set_aside
-from mainspring.storage.set_aside import Kind, SetAside
+from mainspring.storage import reads
+from mainspring.storage.reads import Kind, SetAside
 from mainspring.workflows import outbox
 from mainspring.workflows.model import Key
 from mainspring.workflows.requests import SignalExternalWorkflowExecution
@@ -116,7 +116,7 @@ async def status(built: Built) -> NodeStatus:
 
 
 def test_one_object_of_each_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (set_aside, outbox, settlement):
+    for module in (reads, outbox, settlement):
         monkeypatch.setattr(module, "RETRY_DELAY", RETRY)
     monkeypatch.setattr(bulk, "FIND_INTERVAL", RETRY)
     objects = Objects(tmp_path / "jobs.db")

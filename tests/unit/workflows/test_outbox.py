@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainspring.errors import StoreError
-from mainspring.storage.set_aside import RETRY_DELAY, SetAside
+from mainspring.storage.reads import RETRY_DELAY, SetAside
 from mainspring.testing.passing_time import ManualClock
 from mainspring.workflows.cross_run import ErrandsAside
 from mainspring.workflows.outbox import ErrandLoop

@@ -43,7 +43,7 @@ from mainspring.queries import QueryJobs
 from mainspring.schedules.rules import past_times
 from mainspring.schedules.store import ListSchedules
 from mainspring.sizes import PAGE
-from mainspring.storage.set_aside import REMEDY
+from mainspring.storage.reads import REMEDY
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:

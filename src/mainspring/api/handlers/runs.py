@@ -31,7 +31,7 @@ from mainspring.namespaces import ANY, name_of, namespace_of
 from mainspring.queries import JobFilter, QueryJobs
 from mainspring.sizes import PAGE
 from mainspring.storage.engine import Page as StoredPage
-from mainspring.storage.set_aside import REMEDY
+from mainspring.storage.reads import REMEDY
 from mainspring.workflows.history_json import event_to_json, swf_event
 from mainspring.workflows.model import Key, Status
 from mainspring.workflows.store import ListRuns, ShownRun, Unbegun

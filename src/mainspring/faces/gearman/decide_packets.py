@@ -21,7 +21,7 @@ from mainspring.features import Feature
 from mainspring.jobs.held import LOST, SILENT, Ability, Worker
 from mainspring.jobs.model import FUNCTION_LIMIT, failure
 from mainspring.sizes import CANNOT_READ
-from mainspring.storage.set_aside import RETRY_DELAY
+from mainspring.storage.reads import RETRY_DELAY
 from mainspring.wire.gearman_protocol import Type, response
 from mainspring.workflows.decision_intake import Ending
 from mainspring.workflows.history import encode_events

@@ -12,7 +12,7 @@ from tests.simulation.wires import Wire
 
 from mainspring.job_logs.service import PAUSE
 from mainspring.jobs.model import Options, Retry, State, encode_options
-from mainspring.storage.set_aside import RETRY_DELAY
+from mainspring.storage.reads import RETRY_DELAY
 from mainspring.wire.gearman_protocol import Type, request
 from mainspring.workflows import reading
 from mainspring.workflows.history import decode_events
