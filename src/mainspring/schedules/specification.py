@@ -1,6 +1,7 @@
 """The JSON form of a schedule in API calls, and its conversion to and from a ``Schedule``.
 
-docs/reference/protocol.md lists the keys. Times are RFC 3339 text, durations seconds.
+docs/reference/protocol.md lists the keys. Times are RFC 3339 text, durations seconds. Stored schedules have keys with the namespace
+in place of names.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
+from mainspring import namespaces
 from mainspring.clock import time_of, us_of
 from mainspring.errors import UsageError
 from mainspring.jobs.model import Priority, Retry
 from mainspring.jobs.user_data import check_tags
-from mainspring.namespaces import Namespaced, name_bytes, name_text
+from mainspring.namespaces import DEFAULT, Namespaced, key_of_text, name_bytes, name_text, split_text
 from mainspring.schedules.model import At, Cron, Every, Misfire, Overlap, Schedule
 from mainspring.sizes import LEVELS, Seconds, Text, Texts, Time, about, described, is_too_deep
 
 if TYPE_CHECKING:
-    from mainspring.schedules.model import Trigger
+    from mainspring.schedules.model import Fire, Trigger
+    from mainspring.schedules.reconcile import Stored
 
 _SECOND = 1_000_000
 _FURTHEST = 300_000_000_000.0
@@ -236,6 +239,53 @@ def specify(schedule: Schedule) -> Specification:
         expires=schedule.expires,
         tags=list(schedule.tags) or UNSET,  # older nodes refuse the key
     )
+
+
+def with_keys(schedule: Schedule, namespace: str) -> Schedule:
+    """Return a schedule of a namespace as it is stored."""
+    if namespace == DEFAULT:
+        for parent in schedule.parents:
+            # This refuses the key of another namespace; `registration` checks the other names.
+            key_of_text(namespace, parent)
+        return schedule
+    return replace(
+        schedule,
+        name=key_of_text(namespace, schedule.name),
+        function=namespaces.key(namespace, schedule.function),
+        parents=tuple(key_of_text(namespace, parent) for parent in schedule.parents),
+        namespace=namespace,
+    )
+
+
+def with_names(schedule: Schedule) -> Schedule:
+    """Return a stored schedule without keys."""
+    namespace, name = split_text(schedule.name)
+    if namespace == DEFAULT:
+        return schedule
+    parents = tuple(split_text(parent)[1] for parent in schedule.parents)
+    function = namespaces.name_of(schedule.function)
+    return replace(schedule, name=name, function=function, parents=parents, namespace=DEFAULT)
+
+
+def stored_with_names(stored: Stored) -> Stored:
+    """Return a schedule as it is stored, without keys."""
+    schedule = with_names(stored.schedule)
+    if schedule is stored.schedule:
+        return stored
+    return stored._replace(schedule=schedule, state=replace(stored.state, app=split_text(stored.state.app)[1]))
+
+
+def row_with_names(row: Fire) -> Fire:
+    """Return a row without keys."""
+    namespace, name = split_text(row.schedule)
+    if namespace == DEFAULT:
+        return row
+    return replace(row, schedule=name, root=split_text(row.root)[1], parent=split_text(row.parent)[1])
+
+
+def text_with_names(text: str, namespace: str) -> str:
+    """Return a message about schedules of a namespace without keys."""
+    return text.replace(f"{namespace}\x1f", "").replace(f"{namespace}\\x1f", "") if namespace != DEFAULT else text
 
 
 def _us(seconds: float) -> int:

@@ -28,7 +28,7 @@ from mainspring.schedules import triggers
 from mainspring.schedules.catalogue import ComputedTimes
 from mainspring.schedules.model import FireState
 from mainspring.schedules.reconcile import fault_of
-from mainspring.schedules.service import row_with_names, stored_with_names
+from mainspring.schedules.specification import row_with_names, stored_with_names
 from mainspring.schedules.store import ListSchedules
 
 if TYPE_CHECKING:

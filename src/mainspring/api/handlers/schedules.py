@@ -55,8 +55,7 @@ from mainspring.schedules import (
 from mainspring.schedules.model import Fire, Origin
 from mainspring.schedules.reconcile import Code as DeclaringCode
 from mainspring.schedules.reconcile import check_app, digest, fault_of
-from mainspring.schedules.service import row_with_names, stored_with_names, text_with_names, with_keys
-from mainspring.schedules.specification import specify
+from mainspring.schedules.specification import row_with_names, specify, stored_with_names, text_with_names, with_keys
 from mainspring.schedules.store import Change, ListSchedules, Refused
 from mainspring.sizes import PAGE
 
