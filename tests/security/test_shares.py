@@ -30,7 +30,8 @@ from mainspring.faces.gearman import calls
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.store import Find
 from mainspring.namespaces import Turns, key
-from mainspring.schedules import due_fires, unit
+from mainspring.schedules import service as schedules
+from mainspring.schedules import unit
 from mainspring.schedules.model import Every
 from mainspring.schedules.store import Change, FireSchedules
 from mainspring.wire.gearman_protocol import NAMESPACE_OPTION, Type
@@ -212,7 +213,7 @@ def test_a_refusal_names_the_share_of_functions() -> None:
 
 
 def test_due_schedules_of_a_namespace_take_turns_with_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(due_fires, "ALONE", due_fires.ALONE._replace(first=10, largest=10))
+    monkeypatch.setattr(schedules, "ALONE", schedules.ALONE._replace(first=10, largest=10))
     world = World()
     node = world.node()
     names = [f"loud\x1f{number}" for number in range(100)] + [f"quiet\x1f{number}" for number in range(4)]
@@ -276,7 +277,7 @@ def test_schedules_that_fire_too_often_delay_no_requests_and_no_fires_of_others(
     beside = Beside(requests=True)
     assert sorted(beside.waits)[-len(beside.waits) // 100] <= 2 * REST, "the p99"
     assert max(beside.waits[20:]) <= 4 * REST
-    assert sum(beside.sizes) > 2 * due_fires.BESIDE.aim, "the pace leaves the fires a rate"
+    assert sum(beside.sizes) > 2 * schedules.BESIDE.aim, "the pace leaves the fires a rate"
     assert len(beside.quiet) >= 3 * 17
     assert max(beside.delays) < 0.05
 
@@ -285,11 +286,11 @@ def test_schedules_that_fire_too_often_have_a_node_without_other_work_and_delay_
     beside = Beside(requests=False)
     assert sum(beside.sizes) > 0.95 * 2 / FIRE
     assert len(beside.quiet) >= 3 * 17
-    assert max(beside.delays) <= 2 * (REST + due_fires.ALONE.largest * FIRE), "a group or two"
+    assert max(beside.delays) <= 2 * (REST + schedules.ALONE.largest * FIRE), "a group or two"
 
 
 def test_schedules_that_wait_for_their_turn_do_not_fire_while_the_node_drains(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(due_fires, "ALONE", due_fires.ALONE._replace(first=1, largest=1))
+    monkeypatch.setattr(schedules, "ALONE", schedules.ALONE._replace(first=1, largest=1))
     world = World()
     node = world.node()
     first = node.add("s0")

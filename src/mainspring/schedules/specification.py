@@ -1,7 +1,7 @@
 """The JSON form of a schedule in API calls, and its conversion to and from a ``Schedule``.
 
-docs/reference/protocol.md lists the keys. Times are RFC 3339 text, durations seconds. Stored schedules have keys with the namespace
-in place of names.
+docs/reference/protocol.md lists the keys. Times are RFC 3339 text, durations seconds. Stored schedules have keys with the
+namespace in place of names.
 """
 
 from __future__ import annotations
