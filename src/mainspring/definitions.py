@@ -466,7 +466,9 @@ class Definitions:
         chosen = task.defaults.merged(options)
         positional, named = ((), dict(args)) if isinstance(args, Mapping) else (tuple(args), {})
         payload = task.function.signature.encode(positional, named)
-        submission = task if unique is None else task.options(unique=unique)
+        submission = task
+        if unique is not None:  # a workflow has its id as the unique of its jobs
+            submission = task.options(id=unique) if isinstance(task, Workflow) else task.options(unique=unique)
         job_unique = submission.unique_of(positional, named)
         schedule = build_schedule(name or task.name, task.name, timing, chosen, job_unique, payload)
         self._schedules.check_parents(timing.parent)

@@ -265,3 +265,14 @@ def test_uniques_of_schedules_and_of_their_tasks() -> None:
 def test_an_app_without_schedules_and_name_declares_nothing() -> None:
     assert not App().schedules.needed
     assert App(name="x").schedules.needed
+
+
+def test_the_unique_of_a_scheduled_workflow_is_its_workflow_id() -> None:
+    app = App()
+
+    @app.scheduled("0 7 * * *", unique="restock", name="restock")
+    @app.workflow
+    async def restock(low: int = 5) -> int:
+        return low
+
+    assert (one(app).unique, one(app).function) == (b"restock", b"restock")
