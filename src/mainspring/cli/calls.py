@@ -224,8 +224,8 @@ def option_of(one: Field, group: Group | None) -> Parameter:
 
 def _option(name: str, one: Field, group: Group | None) -> inspect.Parameter:
     kind: Any = _TYPES.get(one.kind, str)
-    if one.kind is FieldKind.CHOICE and not one.takes_number:
-        kind = Literal.__getitem__(one.choices)
+    if one.kind is FieldKind.CHOICE:
+        kind = str | int if one.takes_number else Literal.__getitem__(one.choices)
     elif one.kind is FieldKind.LIST:
         kind = list.__class_getitem__(Literal.__getitem__(one.choices) if one.choices else str)
     elif one.kind is FieldKind.NUMBER:
