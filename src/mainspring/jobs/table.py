@@ -12,26 +12,25 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from mainspring.ids import Term, job_ids
+from mainspring.clock import Clock  # noqa: TC001 - mypyc evaluates the types of a named tuple
+from mainspring.events import Hub  # noqa: TC001
+from mainspring.ids import Handles, Term, job_ids
 from mainspring.jobs.admission import AdmissionQueue
+from mainspring.jobs.dispatch import Dispatch  # noqa: TC001
 from mainspring.jobs.held import Held, compact
 from mainspring.jobs.store import FindUnique
 from mainspring.namespaces import ANY, DEFAULT, namespace_of
+from mainspring.storage.commit_queue import CommitQueue  # noqa: TC001
+from mainspring.turns_of_loop import LongWork, Timers  # noqa: TC001
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mainspring.clock import Clock
     from mainspring.errors import StoreError
-    from mainspring.events import Hub
-    from mainspring.ids import Handles
     from mainspring.jobs.admission import OpenAccount
-    from mainspring.jobs.dispatch import Dispatch
     from mainspring.jobs.held import FunctionQueue
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import Found
-    from mainspring.storage.commit_queue import CommitQueue
-    from mainspring.turns_of_loop import LongWork, Timers
 
 
 class JobTable:
