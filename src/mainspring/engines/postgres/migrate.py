@@ -283,6 +283,7 @@ FUNCTIONS: Final[Mapping[str, Runs]] = {
     "kept_payload": Runs.OWNER,
     "appended_record": Runs.OWNER,
     "check_submission": Runs.OWNER,
+    "keep_roots": Runs.OWNER,
     "submit_1": Runs.OWNER,
     "submit": Runs.SUBMITTERS,
     "submit_anywhere": Runs.ANYWHERE,
