@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
     from pathlib import Path
 
-MOST: Final = 3
-"""Number of failed tests that are run again: more of them are no accident."""
+MOST: Final = 6
+"""Number of failed tests that are run again: one stall of the disk fails a test or two in each process. More are no accident."""
 TIMES: Final = 2
 OPTION: Final = "--failed-alone"
 

@@ -30,8 +30,8 @@ def test_three():
 MANY = """
 import os, pytest
 
-@pytest.mark.parametrize("number", range(4))
-def test_four(number):
+@pytest.mark.parametrize("number", range(7))
+def test_seven(number):
     assert "PYTEST_XDIST_WORKER" not in os.environ
 """
 
