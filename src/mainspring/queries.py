@@ -39,7 +39,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Any of these states; none stands for all."""
     function: bytes | None = None
     functions: tuple[str, ...] = ()
-    """Names or patterns such as ``pay*``, of which one has to match: a caller may be restricted to them (`access.caller`)."""
+    """Names or patterns such as ``pay*``: one of them has to match. A caller may be restricted to them (`access.caller`)."""
     namespace: str = ANY
     unique: bytes | None = None
     key: bytes | None = None

@@ -2,7 +2,7 @@
 
 The tables are passive. Their callers decide which jobs are assigned, claimed or given back, and which listeners are notified.
 
-`Context` has the objects that all parts of the jobs slice share, one of which queries the store for live uniques (`Uniques`).
+`Context` has the objects that all parts of the jobs slice share. `Uniques` queries the store for live uniques.
 """
 
 from __future__ import annotations

@@ -335,7 +335,7 @@ def progressed(parking: Parking, build: str) -> None:
 
 
 def tried_by(build: str) -> frozenset[str]:
-    """Return the entries of the builds that have failed each of which keeps a parked run from a build; none for no build."""
+    """Return the entries of failed builds that keep a parked run from a build: each one does. No build has none."""
     return frozenset((build, UNKNOWN_BUILD)) if build else frozenset()
 
 

@@ -1,4 +1,4 @@
--- Runs of workflows, open and closed, their histories and snapshots, and what waits for them.
+-- Runs of workflows, open and closed, with their histories, snapshots and errands, and early signals.
 
 -- Most changes touch no column that has an index.
 -- part: appended_columns
