@@ -126,21 +126,15 @@ class Tap:
 
 
 class LogReaders:
-    """The waiting readers of a node. ``later`` calls a function after some seconds.
+    """The waiting readers of a node.
 
-    ``send`` sends a message to the node of a term; None: no other node shares the store. ``term`` returns that of this node.
+    ``send`` sends a message to the node of a term; None: no other node shares the store.
     """
 
     def __init__(
-        self,
-        monotonic: Callable[[], float],
-        later: Callable[[float, Callable[[], None]], object],
-        term: Callable[[], int],
-        send: Callable[[int, FollowLog | Logged], object] | None = None,
+        self, monotonic: Callable[[], float], send: Callable[[int, FollowLog | Logged], object] | None = None
     ) -> None:
         self._monotonic = monotonic
-        self._later = later
-        self._term = term
         self._send = send
         self._waiters: dict[int, list[Callable[[], None]]] = {}
         self._taps: dict[int, list[Tap]] = {}
@@ -162,9 +156,8 @@ class LogReaders:
 
         return tap, end
 
-    def wait(self, job: int, holder: int, then: Callable[[], None]) -> None:
-        """Call a function when there may be more lines of a job. ``holder`` is the term of its node, or no term."""
-        self._ask(job, holder)
+    def wait(self, job: int, then: Callable[[], None]) -> Callable[[], None]:
+        """Call a function once there may be more lines of a job. Return a function that calls it now, if it still waits."""
         waiters = self._waiters.setdefault(job, [])
 
         def give_up() -> None:
@@ -175,10 +168,10 @@ class LogReaders:
                 then()
 
         waiters.append(then)
-        self._later(WAKE_INTERVAL, give_up)
+        return give_up
 
-    def _ask(self, job: int, holder: int) -> None:
-        term = self._term()
+    def ask(self, job: int, holder: int, term: int) -> None:
+        """Request reports of new lines from the node with the term ``holder``, unless it is this one, which has ``term``."""
         if self._send is None or holder in {0, term}:
             return
         now = self._monotonic()
@@ -280,7 +273,7 @@ class Delivery:
 class LogService:
     """Writes lines, deletes them ``retention`` seconds later, and reads them.
 
-    ``later`` calls a function after some seconds. ``readers`` are woken by new lines.
+    ``later`` calls a function after some seconds. ``readers`` are woken by new lines. ``term`` returns the term of this node.
     """
 
     def __init__(
@@ -290,6 +283,7 @@ class LogService:
         clock: Clock,
         later: Callable[[float, Callable[[], None]], object],
         readers: LogReaders,
+        term: Callable[[], int],
         *,
         retention: float,
         is_held: Callable[[int], bool],
@@ -302,6 +296,7 @@ class LogService:
         self._later = later
         self.readers = readers
         """Those that wait for lines."""
+        self._term = term
         self._retention = retention
         self._is_held = is_held
         self.root_of = root_of
@@ -466,6 +461,11 @@ class LogService:
         self._commits.put(operation, swept, failed)
 
     # ---- reading ----
+
+    def wait(self, job: int, holder: int, then: Callable[[], None]) -> None:
+        """Call a function when there may be more lines of a job. ``holder`` is the term of its node, or no term."""
+        self.readers.ask(job, holder, self._term())
+        self._later(WAKE_INTERVAL, self.readers.wait(job, then))
 
     async def read(self, query: ReadLogs) -> Page[Chunk]:
         """Return a page of stored lines."""

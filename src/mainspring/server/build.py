@@ -174,12 +174,7 @@ async def open_node(
     reads = Reads(engine, loop.call_soon, failing=watch.read_failed)
     job_clock = clock
     fleet: Fleet | None = None
-    log_readers = LogReaders(
-        clock.monotonic,
-        lambda seconds, function: service.later(seconds, function),  # noqa: PLW0108 - the service is built later
-        lambda: service.term,
-        cast("SharedEngine", engine).send if engine.shared else None,
-    )
+    log_readers = LogReaders(clock.monotonic, cast("SharedEngine", engine).send if engine.shared else None)
     if engine.shared:
         job_clock = store_clock = StoreClock(clock)
         by = strategy(settings.fleet.strategy)
@@ -245,6 +240,7 @@ async def open_node(
             job_clock,
             service.later,
             log_readers,
+            lambda: service.term,
             retention=jobs.log_retention,
             is_held=lambda job_id: service.table.find(job_id) is not None,
             root_of=(lambda run: run) if runs is None else runs.cache.root_of,

@@ -31,7 +31,9 @@ class Logs:
         later: Callable[..., None] = lambda *_: None  # noqa: E731
         commits: Any = Commits()
         nothing: Any = None
-        self.service = LogService(commits, nothing, self.clock, later, nothing, retention=1.0, is_held=lambda _: True)
+        self.service = LogService(
+            commits, nothing, self.clock, later, nothing, lambda: 1, retention=1.0, is_held=lambda _: True
+        )
         self.delivery = Delivery(self, RUN, "default", b"order", 1, self.service.next_delivery())
         self.service.begin((b"h", b"t"), Delivery(self, RUN, "default", b"order", 1, 5))  # of an earlier step
 

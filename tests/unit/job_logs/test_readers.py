@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mainspring.events import FollowLog, Logged
 from mainspring.job_logs.model import Chunk
-from mainspring.job_logs.service import ASK_INTERVAL, FOLLOWED_FOR, MOST_TAPPED, WAKE_INTERVAL, LogReaders
+from mainspring.job_logs.service import ASK_INTERVAL, FOLLOWED_FOR, MOST_TAPPED, WAKE_INTERVAL, LogReaders, LogService
+from mainspring.testing import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,16 +29,20 @@ class Nodes:
         self.sent: list[FollowLog | Logged] = []
         self.nodes = {term: self._node(term) for term in (1, 2)}
 
-    def _node(self, term: int) -> LogReaders:
+    def _node(self, term: int) -> LogService:
         def later(seconds: float, function: Callable[[], None]) -> None:
             self.timers.append((self.now + seconds, function))
 
-        return LogReaders(lambda: self.now, later, lambda: term, self._send)
+        readers = LogReaders(lambda: self.now, self._send)
+        nothing: Any = None
+        return LogService(
+            nothing, nothing, ManualClock(), later, readers, lambda: term, retention=1.0, is_held=lambda _: True
+        )
 
     def _send(self, to: int, message: FollowLog | Logged) -> None:
         self.sent.append(message)
         if not self.lost:
-            self.nodes[to].received(message)
+            self.nodes[to].readers.received(message)
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
@@ -50,9 +55,9 @@ class Nodes:
 def test_a_reader_is_woken_by_lines_that_are_stored_at_its_node() -> None:
     nodes, woken = Nodes(), []
     nodes.nodes[1].wait(JOB, 1, lambda: woken.append("here"))
-    nodes.nodes[1].written([chunk(JOB + 1)])
+    nodes.nodes[1].readers.written([chunk(JOB + 1)])
     assert woken == []
-    nodes.nodes[1].written([chunk(JOB)])
+    nodes.nodes[1].readers.written([chunk(JOB)])
     assert woken == ["here"]
     assert nodes.sent == []
     nodes.advance(WAKE_INTERVAL)
@@ -62,7 +67,7 @@ def test_a_reader_is_woken_by_lines_that_are_stored_at_its_node() -> None:
 def test_a_reader_is_woken_by_lines_that_are_stored_at_another_node() -> None:
     nodes, woken = Nodes(), []
     nodes.nodes[1].wait(JOB, 2, lambda: woken.append("there"))
-    nodes.nodes[2].written([chunk(JOB), chunk(JOB + 1)])
+    nodes.nodes[2].readers.written([chunk(JOB), chunk(JOB + 1)])
     assert woken == ["there"]
     assert nodes.sent == [FollowLog(JOB, 1), Logged([JOB])]
 
@@ -81,10 +86,10 @@ def test_a_reader_that_has_left_gets_no_reports_for_long() -> None:
     nodes = Nodes()
     nodes.nodes[1].wait(JOB, 2, lambda: None)
     nodes.advance(FOLLOWED_FOR)
-    nodes.nodes[2].written([chunk(JOB)])
+    nodes.nodes[2].readers.written([chunk(JOB)])
     assert nodes.sent == [FollowLog(JOB, 1)]
-    nodes.nodes[2].tidy()
-    nodes.nodes[2].written([chunk(JOB)])
+    nodes.nodes[2].readers.tidy()
+    nodes.nodes[2].readers.written([chunk(JOB)])
     assert nodes.sent == [FollowLog(JOB, 1)]
 
 
@@ -92,14 +97,14 @@ def test_a_lost_message_costs_a_second() -> None:
     nodes, woken = Nodes(), []
     nodes.lost = True
     nodes.nodes[1].wait(JOB, 2, lambda: woken.append("there"))
-    nodes.nodes[2].written([chunk(JOB)])
+    nodes.nodes[2].readers.written([chunk(JOB)])
     assert woken == []
     nodes.advance(WAKE_INTERVAL)
     assert woken == ["there"]
 
 
 def test_a_tap_is_whole_from_a_read_of_the_store_until_it_is_too_full() -> None:
-    readers = Nodes().nodes[1]
+    readers = Nodes().nodes[1].readers
     tap, end = readers.tap(JOB)
     claim = object()
     readers.written([chunk(JOB)])
@@ -123,7 +128,7 @@ def test_a_tap_is_whole_from_a_read_of_the_store_until_it_is_too_full() -> None:
 
 
 def test_a_tap_holds_for_one_claim_of_the_job() -> None:
-    readers = Nodes().nodes[1]
+    readers = Nodes().nodes[1].readers
     tap, end = readers.tap(JOB)
     claim = object()
     for later in (None, object()):

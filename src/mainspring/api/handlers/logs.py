@@ -306,7 +306,7 @@ def _is_tail(request: ReadJobLogs) -> bool:
 
 
 async def _wait(logs: LogService, job_id: int, holder: int) -> None:
-    await Callback[None](lambda done, _: logs.readers.wait(job_id, holder, lambda: done(None)))
+    await Callback[None](lambda done, _: logs.wait(job_id, holder, lambda: done(None)))
 
 
 def _from_tap(tap: Tap, request: ReadJobLogs, place: Place, call: Call, largest: int) -> Logged:

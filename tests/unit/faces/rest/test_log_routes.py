@@ -71,7 +71,8 @@ class Logged:
             node.reads,
             node.clock,
             _soon,
-            LogReaders(node.clock.monotonic, _soon, lambda: 1),
+            LogReaders(node.clock.monotonic),
+            lambda: 1,
             retention=100.0,
             is_held=lambda _: True,
         )
@@ -294,7 +295,7 @@ def test_lines_of_another_node_are_read_from_the_store(monkeypatch: pytest.Monke
         with monkeypatch.context() as patch:
             patch.setattr(logged.node.service.table, "find", lambda _: None)
             await turns()
-            patch.setattr(LogReaders, "wait", lambda *given: looks.append(given[-1]))
+            patch.setattr(LogService, "wait", lambda *given: looks.append(given[-1]))
             await turns()
             patch.setattr(LogReaders, "written", lambda *_: None)
             await logged.log("elsewhere")
@@ -321,7 +322,7 @@ def test_lines_of_another_node_between_two_claims_of_this_one_are_read_from_the_
         await logged.log("one")
         looks: list[Callable[[], None]] = []
         with monkeypatch.context() as patch:
-            patch.setattr(LogReaders, "wait", lambda *given: looks.append(given[-1]))
+            patch.setattr(LogService, "wait", lambda *given: looks.append(given[-1]))
             await turns()
             patch.setattr(LogReaders, "written", lambda *_: None)
             await logged.log("elsewhere")
