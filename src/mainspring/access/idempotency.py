@@ -266,11 +266,6 @@ class KeyedGroup:
             self._outcomes[place] = earlier
 
 
-def has_keys(plan: Plan) -> bool:
-    """Return whether a group may have acts with keys; most have none."""
-    return any(kind.keyed for kind in plan)
-
-
 SWEEP_INTERVAL: Final = 600.0
 
 

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import msgspec
 import structlog
@@ -25,12 +25,11 @@ from mainspring.client.declarations import Declarations
 from mainspring.client.environment import NAMESPACE_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE, parse_address
 from mainspring.client.session import namespace_or_default, token_of_environment
 from mainspring.client.sockets import TLS_OPTIONS, TLS_VARIABLES
-from mainspring.errors import MainspringError, SettingsError
+from mainspring.errors import ConflictError, MainspringError, SettingsError, UsageError
 from mainspring.quantities import format_size
 from mainspring.server.log_writer import exit_now
 from mainspring.server.logs import importing
 from mainspring.worker import selector
-from mainspring.worker.declaration import AboutCode, keep_declaring
 from mainspring.worker.functions import check_annotations, check_workflows
 from mainspring.worker.link import connector
 from mainspring.worker.loop_watch import Frozen, LoopWatch, params_of
@@ -40,7 +39,7 @@ from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.supervisor import FROZEN_EXIT, RECYCLED_EXIT, STOP_NOW_SIGNAL, JobCounters
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from mainspring.worker.link import Connector
     from mainspring.worker.registry import Registry
@@ -52,6 +51,16 @@ REPORT_TIMEOUT: Final = 3.0
 
 LEFT_BEHIND_GRACE: Final = 5.0
 """Seconds that threads and processes left behind by tasks have to end after a worker's last job is settled."""
+
+DECLARE_INTERVAL: Final = 20.0
+"""Seconds between declarations. Servers apply the newest version of the code that was declared within the last minute."""
+RETRY_DELAY: Final = 2.0
+"""Seconds until the next attempt if the server could not be reached."""
+
+AboutCode: TypeAlias = "Callable[[], Awaitable[Mapping[str, Any]]]"
+"""Waits until a server has answered a worker's registrations, and returns what a declaration to it says about the code."""
+
+_schedules_log = structlog.get_logger("mainspring.schedules")
 
 
 def settings_of(order: WorkerOrder) -> WorkerSettings:
@@ -183,9 +192,7 @@ async def _declare_to(
         await keep_declaring(client, declarations.params(), about_code, server)
     except MainspringError as error:
         where = {} if server is None else {"server": server}
-        structlog.get_logger("mainspring.schedules").error(
-            "the schedules cannot be declared", error=str(error), **where
-        )
+        _schedules_log.error("the schedules cannot be declared", error=str(error), **where)
     finally:
         await client.close()
 
@@ -204,6 +211,65 @@ def _about_code(
         "left_out": [name for name in registry.names() if name not in run],
         "is_named": declarations.is_named,
     }
+
+
+class Caller(Protocol):
+    """A client."""
+
+    async def call(self, method: str, params: dict[str, Any]) -> Any:
+        """Call a method of a server.  Raises MainspringError."""
+
+
+async def keep_declaring(
+    client: Caller, params: dict[str, Any], about_code: AboutCode, server: str | None = None
+) -> None:
+    """Declare the schedules to a server repeatedly until cancelled, and log the changes, with the name of the ``server``.
+
+    Servers of earlier versions refuse the parameters about the code: they get ``params`` alone.
+    """
+    server_log = _schedules_log if server is None else _schedules_log.bind(server=server)
+    logged = ""
+    while True:
+        wait = DECLARE_INTERVAL
+        code = await about_code()
+        try:
+            answer = await _declare_once(client, params, code)
+        except (UsageError, ConflictError) as error:
+            if str(error) != logged:
+                logged = str(error)
+                server_log.error("the schedules were refused", error=logged)
+        except MainspringError:
+            wait = RETRY_DELAY
+        else:
+            logged = _log_changes(server_log, answer, params["app"], logged)
+        await asyncio.sleep(wait)
+
+
+async def _declare_once(client: Caller, params: dict[str, Any], code: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        answer: dict[str, Any] = await client.call("schedules.declare", {**params, **code})
+    except UsageError as error:
+        if not code or "unknown field" not in str(error):
+            raise
+        answer = await client.call("schedules.declare", params)
+    return answer
+
+
+def _log_changes(log: structlog.stdlib.BoundLogger, answer: dict[str, Any], app: str, logged: str) -> str:
+    """Log the changes in an answer that are not yet logged; return the lasting ones, which the next answer repeats."""
+    lasting: dict[str, bool] = {}
+    for change in answer["changes"]:
+        text, warning = change["text"], change.get("warning", False)
+        if change["kind"] == "left alone":
+            lasting[text] = warning
+        else:
+            (log.warning if warning else log.info)(f"schedule {text}")
+    if not answer["governs"]:
+        lasting = {f"the schedules of this version are not applied: a newer version of {app} also runs": False}
+    for text, warning in lasting.items():
+        if text not in logged.splitlines():
+            (log.warning if warning else log.info)(text)
+    return "\n".join(lasting)
 
 
 def _watch(worker: Worker, counters: JobCounters, order: WorkerOrder, namespace: str) -> LoopWatch | None:

@@ -144,6 +144,11 @@ def only_reads(plan: Plan) -> bool:
     return all(kind.reads for kind in plan)
 
 
+def has_keys(plan: Plan) -> bool:
+    """Return whether a group may have acts with keys; most have none."""
+    return any(kind.keyed for kind in plan)
+
+
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 

@@ -18,6 +18,7 @@ from mainspring.ids import TERM_SPAN
 from mainspring.jobs.model import CANCEL_REASON, Job, Options, StopRequest, decode_options, failure
 from mainspring.jobs.model import State as JobState
 from mainspring.workflows import tables
+from mainspring.workflows.activities import activity_ended
 from mainspring.workflows.draft import Draft, decision_lost, needs_decision
 from mainspring.workflows.history import encode_events
 from mainspring.workflows.model import State, Status, decision_function, due_us, encode_state
@@ -93,6 +94,13 @@ class RunDraft:
     def is_open(self) -> bool:
         """Return whether the run is open so far."""
         return self.run.state.status == 0
+
+    def record_end(self, ended: Ended) -> None:
+        """Record the end of a job of the run, which is open: that of an activity, or note that of its decision task."""
+        if ended.id == self.run.row.decision:
+            self.ended = ended
+        elif ended.options is not None:
+            activity_ended(self.draft, ended.options.ref, ended)
 
 
 def parking_mark(row: RunRow) -> tuple[Any, ...]:

@@ -20,7 +20,6 @@ from mainspring.jobs.model import State as JobState
 from mainspring.namespaces import ANY
 from mainspring.storage.reads import REMEDY, RETRY_DELAY, Kind
 from mainspring.workflows import execution, history
-from mainspring.workflows.activities import activity_ended
 from mainspring.workflows.changes import RunDraft
 from mainspring.workflows.client_signals import cancel_unbegun, find_target, signal_unbegun
 from mainspring.workflows.cross_run import (
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
-    from mainspring.jobs.owners import Ended
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import SetAside
     from mainspring.workflows.changes import RunChanges
@@ -172,16 +170,8 @@ async def _run(changes: RunChanges, errand: Errand, now_us: int) -> Unread | Non
             return await _apply_policy(changes, errand, now_us)
         case RecordEnd():
             if isinstance(source, RunDraft) and source.is_open:
-                record_end(source, errand.ended)
+                source.record_end(errand.ended)
     return None
-
-
-def record_end(found: RunDraft, ended: Ended) -> None:
-    """Record the end of a job of an open run: that of an activity, or note that of its decision task."""
-    if ended.id == found.run.row.decision:
-        found.ended = ended
-    elif ended.options is not None:
-        activity_ended(found.draft, ended.options.ref, ended)
 
 
 # ---- children ----

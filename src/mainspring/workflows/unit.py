@@ -22,7 +22,7 @@ from mainspring.workflows.definitions import RemoveDefinition, remove_definition
 from mainspring.workflows.draft import decision_lost, tried_by, unpark
 from mainspring.workflows.execution import complete
 from mainspring.workflows.model import LATELY_US, Parked, Status
-from mainspring.workflows.outbox import record_end, run_errands
+from mainspring.workflows.outbox import run_errands
 from mainspring.workflows.reading import Unread, run_of, sweep_early
 from mainspring.workflows.requests import ContinueAsNewWorkflowExecution, Decided, StartChildWorkflowExecution
 from mainspring.workflows.starting import Definitions, begin_next_run, unknown_next_version
@@ -112,7 +112,7 @@ class WorkflowUnit:
                     row = found.row
                     self._changes.errands.append(RecordEnd(row.id, row.namespace, row.workflow_id, notice))
             elif isinstance(notice, Ended):
-                record_end(found, notice)
+                found.record_end(notice)
             elif isinstance(notice, AttemptEnded) and notice.id == found.run.row.decision:
                 decision_lost(found.draft, notice)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from mainspring.access.audit import recorded_acts
-from mainspring.access.idempotency import KeyedGroup, has_keys
+from mainspring.access.idempotency import KeyedGroup
 from mainspring.engines.memory import access, jobs, queries
 from mainspring.engines.memory.jobs import PENDING, copy, delete, enter_end, forget_ended, submit
 from mainspring.engines.memory.tables import Tables
@@ -21,7 +21,7 @@ from mainspring.jobs.model import RUNS, State
 from mainspring.jobs.rules import Event
 from mainspring.jobs.slices import Units, concerns
 from mainspring.jobs.store import RequestStop, Submit, Withdrawn
-from mainspring.storage.engine import Meter, Opened, Phase, Probe, plan_of, run_synchronously, unknown
+from mainspring.storage.engine import Meter, Opened, Phase, Probe, has_keys, plan_of, run_synchronously, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -49,7 +49,7 @@ import asyncpg
 import structlog
 
 from mainspring.access.audit import recorded_acts
-from mainspring.access.idempotency import KeyedGroup, has_keys
+from mainspring.access.idempotency import KeyedGroup
 from mainspring.engines.postgres import (
     changing,
     claiming,
@@ -69,7 +69,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.owners import owner
 from mainspring.jobs.rules import Event
 from mainspring.jobs.slices import Slice, Units
-from mainspring.storage.engine import Operation, Phase, Probe, only_reads, plan_of, unknown
+from mainspring.storage.engine import Operation, Phase, Probe, has_keys, only_reads, plan_of, unknown
 
 if TYPE_CHECKING:
     from asyncpg import Connection, Record

@@ -13,7 +13,7 @@ import apsw
 import structlog
 
 from mainspring.access.audit import recorded_acts
-from mainspring.access.idempotency import KeyedGroup, has_keys
+from mainspring.access.idempotency import KeyedGroup
 from mainspring.engines.sql import access, records
 from mainspring.engines.sqlite import (
     claiming,
@@ -28,7 +28,7 @@ from mainspring.errors import StoreBrokenError, StoreError, StoreFullError
 from mainspring.ids import Term
 from mainspring.jobs.slices import Units, concerns
 from mainspring.storage.commit_queue import LOCK_RETRY_DELAYS
-from mainspring.storage.engine import Opened, Phase, Probe, plan_of, run_synchronously, unknown
+from mainspring.storage.engine import Opened, Phase, Probe, has_keys, plan_of, run_synchronously, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from mainspring.worker.execution import Settlement
     from mainspring.worker.link import Link
     from mainspring.worker.session import Key
-    from mainspring.worker.workflows.run_cache import RunCache
-    from mainspring.worker.workflows.runs import NodeClocks, Run
+    from mainspring.worker.workflows.runs import NodeClocks, Run, RunCache
     from mainspring.workflows.history import Event
 
 

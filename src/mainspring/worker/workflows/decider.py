@@ -7,8 +7,7 @@ happens to its run waits for the answer.
 |---|---|
 | `decider` | the parts together: answers, stops, evictions, the drain; the places for decisions; the memory's size for people |
 | `turns` | assigned decisions, activations of code, and reports up to their answers |
-| `runs` | a run, its history, and the worker's next act for it |
-| `run_cache` | the runs in memory |
+| `runs` | a run, its history, the worker's next act for it, and all runs in memory |
 | `activities` | activities of runs that this worker executes, and decisions fused with their ends |
 | `steps` | local steps on their executors |
 | `replay_checks` | decisions that are made by a replay, here or in another process, to compare the code with the whole history |
@@ -44,8 +43,7 @@ from mainspring.worker.loop_watch import Watchdog
 from mainspring.worker.workflows import activities
 from mainspring.worker.workflows.activities import Activities
 from mainspring.worker.workflows.replay_checks import OtherReplays, ReplayChecks
-from mainspring.worker.workflows.run_cache import RunCache
-from mainspring.worker.workflows.runs import NodeClocks
+from mainspring.worker.workflows.runs import NodeClocks, RunCache
 from mainspring.worker.workflows.steps import Steps
 from mainspring.worker.workflows.turns import Assignments, DecideReports, Turns
 from mainspring.workflows.history import decode_events

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from mainspring.worker.session import Assigned, Key
     from mainspring.worker.workflows.activities import Activities
     from mainspring.worker.workflows.replay_checks import OtherReplays, ReplayChecks
-    from mainspring.worker.workflows.run_cache import RunCache
-    from mainspring.worker.workflows.runs import NodeClocks
+    from mainspring.worker.workflows.runs import NodeClocks, RunCache
     from mainspring.worker.workflows.steps import Steps
     from mainspring.workflows.history import Event
     from mainspring.workflows.messages import DecidedMessage, DecisionInfo

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from structlog.testing import capture_logs
 
+from mainspring.cli import worker_process
 from mainspring.errors import ConnectionLostError, UsageError
-from mainspring.worker import declaration
 
 if TYPE_CHECKING:
     import pytest
@@ -46,12 +46,12 @@ def changes(*kinds_and_texts: tuple[str, str], governs: bool = True) -> dict[str
 
 def logged_lines(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> list[str]:
     """Return the lines that are logged while a server gives these answers."""
-    monkeypatch.setattr(declaration, "DECLARE_INTERVAL", 0)
-    monkeypatch.setattr(declaration, "RETRY_DELAY", 0)
+    monkeypatch.setattr(worker_process, "DECLARE_INTERVAL", 0)
+    monkeypatch.setattr(worker_process, "RETRY_DELAY", 0)
 
     async def main() -> None:
         server = Server(*answers)
-        task = asyncio.create_task(declaration.keep_declaring(server, {"app": "x"}, about_code))
+        task = asyncio.create_task(worker_process.keep_declaring(server, {"app": "x"}, about_code))
         await server.out_of_answers.wait()
         task.cancel()
         await asyncio.wait([task])
@@ -90,12 +90,12 @@ def test_a_refusal_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_server_of_an_earlier_version_gets_the_schedules_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(declaration, "DECLARE_INTERVAL", 0)
+    monkeypatch.setattr(worker_process, "DECLARE_INTERVAL", 0)
 
     async def main() -> None:
         unknown = "the params of schedules.declare cannot be read: Object contains unknown field `functions`"
         server = Server(UsageError(unknown), changes(("added", "added a")))
-        task = asyncio.create_task(declaration.keep_declaring(server, {"app": "x"}, about_code))
+        task = asyncio.create_task(worker_process.keep_declaring(server, {"app": "x"}, about_code))
         await server.out_of_answers.wait()
         task.cancel()
         await asyncio.wait([task])

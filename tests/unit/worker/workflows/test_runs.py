@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring.worker.workflows import run_cache
-from mainspring.worker.workflows.run_cache import RunCache
-from mainspring.worker.workflows.runs import Run
+from mainspring.worker.workflows import runs
+from mainspring.worker.workflows.runs import Run, RunCache
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +58,7 @@ def test_a_run_that_grows_makes_others_leave() -> None:
 
 
 def test_runs_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_cache, "CACHE_RUNS", 2)
+    monkeypatch.setattr(runs, "CACHE_RUNS", 2)
     cache = RunCache(10_000)
     filled(cache, 3)
     assert evicted(cache) == [0]
