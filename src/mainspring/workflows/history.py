@@ -584,6 +584,29 @@ class ChildWorkflowExecutionTerminated(ChildEnd, frozen=True, tag=41):
     """Not in SWF."""
 
 
+class RequestTaken(Answer, frozen=True):
+    """The other run has the request."""
+
+    swf_names: ClassVar = _EXECUTION
+
+    initiated: int
+    workflow_id: str
+    run: int
+
+
+class RequestNotTaken(Answer, frozen=True):
+    """There is no open run that the decider of the request could reach."""
+
+    swf_names: ClassVar = _ADDRESS
+
+    decision_completed: int
+    initiated: int
+    workflow_id: str
+    run: int
+    cause: str
+    control: str = ""
+
+
 class SignalExternalWorkflowExecutionInitiated(RequestInitiated, frozen=True, tag=42):
     """A decision has sent a signal to another run."""
 
@@ -600,27 +623,12 @@ class SignalExternalWorkflowExecutionInitiated(RequestInitiated, frozen=True, ta
     """Patterns of the workflows whose runs the decider could reach; none: all."""
 
 
-class SignalExternalWorkflowExecutionFailed(Answer, frozen=True, tag=43):
+class SignalExternalWorkflowExecutionFailed(RequestNotTaken, frozen=True, tag=43):
     """The signal found no open run that its decider could reach."""
 
-    swf_names: ClassVar = _ADDRESS
 
-    decision_completed: int
-    initiated: int
-    workflow_id: str
-    run: int
-    cause: str
-    control: str = ""
-
-
-class ExternalWorkflowExecutionSignaled(Answer, frozen=True, tag=44):
+class ExternalWorkflowExecutionSignaled(RequestTaken, frozen=True, tag=44):
     """The other run has the signal."""
-
-    swf_names: ClassVar = _EXECUTION
-
-    initiated: int
-    workflow_id: str
-    run: int
 
 
 class RequestCancelExternalWorkflowExecutionInitiated(RequestInitiated, frozen=True, tag=45):
@@ -639,27 +647,12 @@ class RequestCancelExternalWorkflowExecutionInitiated(RequestInitiated, frozen=T
     """As of `SignalExternalWorkflowExecutionInitiated`."""
 
 
-class RequestCancelExternalWorkflowExecutionFailed(Answer, frozen=True, tag=46):
+class RequestCancelExternalWorkflowExecutionFailed(RequestNotTaken, frozen=True, tag=46):
     """The request found no open run that its decider could reach."""
 
-    swf_names: ClassVar = _ADDRESS
 
-    decision_completed: int
-    initiated: int
-    workflow_id: str
-    run: int
-    cause: str
-    control: str = ""
-
-
-class ExternalWorkflowExecutionCancelRequested(Answer, frozen=True, tag=47):
+class ExternalWorkflowExecutionCancelRequested(RequestTaken, frozen=True, tag=47):
     """The other run has the request."""
-
-    swf_names: ClassVar = _EXECUTION
-
-    initiated: int
-    workflow_id: str
-    run: int
 
 
 class MarkerName(StrEnum):
