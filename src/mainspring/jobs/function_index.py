@@ -21,7 +21,7 @@ import structlog
 from mainspring.access.caller import LOCAL
 from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import State
-from mainspring.jobs.store import Count, Redrive, ShowLive, Submit
+from mainspring.jobs.store import Count, Redrive, ShowCounts, Submit
 from mainspring.log_limit import LogLimit
 from mainspring.namespaces import namespace_of
 
@@ -119,7 +119,7 @@ class Counting:
             else:
                 then()
 
-        self._reads.ask(ShowLive(after), counted, failed)
+        self._reads.ask(ShowCounts(after=after), counted, failed)
 
     def ask(self, queue: FunctionQueue) -> None:
         """Count the stored jobs of a new queue."""
@@ -279,7 +279,7 @@ class Roster:
         """Return the page that begins at a place; one of functions in memory at once."""
         if place.row is None:
             return self._in_memory(place.serial, limit)
-        outcome = await self._reads.read(ShowLive(place.row, limit))
+        outcome = await self._reads.read(ShowCounts(after=place.row, limit=limit))
         queues = self._dispatch.queues
         rows = [
             queues.get(row.name, row)
@@ -357,7 +357,7 @@ class Roster:
             self._read(_Sums(now), b"")
 
     def _read(self, sums: _Sums, after: bytes) -> None:
-        self._reads.ask(ShowLive(after), lambda page: self._add(sums, page), self._not_read)
+        self._reads.ask(ShowCounts(after=after), lambda page: self._add(sums, page), self._not_read)
 
     def _add(self, sums: _Sums, page: Counted) -> None:
         queues = self._dispatch.queues

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
@@ -369,19 +368,16 @@ class Store:
         """
         counts = None
         while counts != (counts := self.group(ops.Count())[0]):
-            live = self.read(ops.ShowLive(limit=NO_LIMIT))
+            live = self.read(ops.ShowCounts(limit=NO_LIMIT))
             recount = Counts()
             for job in self.list():
                 recount.add(job.function, job.state, job.priority)
         assert counts == recount, "the counts are those of the jobs"
         assert live.counts == {key: number for key, number in counts.items() if not State(key[1]).ended}
         assert live.next is None
-        dead = Counter[bytes]()
-        for (function, state, _), number in counts.items():
-            if state == State.FAILED:
-                dead[function] += number
-        assert self.read(ops.CountDead(tuple({function for function, _, _ in counts}))) == dead
-        assert self.read(ops.ShowDead(limit=NO_LIMIT)) == ops.DeadCounted(dict(dead))
+        dead = ops.Counted({key: number for key, number in counts.items() if key[1] == State.FAILED})
+        assert self.read(ops.ShowCounts(dead=True, functions=tuple({function for function, _, _ in counts}))) == dead
+        assert self.read(ops.ShowCounts(dead=True, limit=NO_LIMIT)) == dead
         assert isinstance(counts, dict)
         return counts
 

@@ -138,7 +138,7 @@ class Reading:
         while not pages or pages[-1].next is not None:
             after = pages[-1].next if pages else b""
             assert after is not None
-            page = store.read(ops.ShowLive(after, limit))
+            page = store.read(ops.ShowCounts(after=after, limit=limit))
             pages.append(page)
             assert len(page.counts) <= limit
             assert len(pages) <= 15, "each page continues after the last one"
@@ -153,12 +153,15 @@ class Reading:
         store.end(revived, Event.FAIL)
         store.end(store.leased(function=b"h"), Event.FAIL)
         store.submitted(function=b"g")
-        asked = ops.CountDead((b"g", b"revived", b"unknown"))
-        assert store.read(asked) == {b"g": 2, b"revived": 1}
+        asked = ops.ShowCounts(dead=True, functions=(b"g", b"revived", b"unknown"))
+        of_g = {(b"g", State.FAILED, priority): 1 for priority in (Priority.HIGH, Priority.LOW)}
+        assert store.read(asked) == (of_g | {(b"revived", State.FAILED, Priority.NORMAL): 1}, None)
         (redriven,) = store.group(ops.Redrive(revived.id, b"revived"))
         assert redriven.redriven
-        assert store.read(asked) == {b"g": 2}
-        assert store.read(ops.CountDead(())) == {}
+        assert store.read(asked) == (of_g, None)
+        assert store.read(ops.ShowCounts(dead=True, functions=())) == ({}, None)
+        live = {(b"g", State.PENDING, Priority.NORMAL): 1}
+        assert store.read(ops.ShowCounts(functions=(b"g", b"h", b"unknown"))) == (live, None)
 
     def test_the_dead_letters_of_all_functions_are_counted_page_by_page(self, store: Store) -> None:
         dead = {b"f%d" % number: 1 + number % 2 for number in range(0, 9, 3)}
@@ -171,9 +174,10 @@ class Reading:
         after: bytes | None = b""
         pages = 0
         while after is not None:
-            page = store.read(ops.ShowDead(after, 2))
-            assert not found.keys() & page.numbers.keys()
-            found |= page.numbers
+            page = store.read(ops.ShowCounts(dead=True, after=after, limit=2))
+            numbers = {function: number for (function, _, _), number in page.counts.items()}
+            assert not found.keys() & numbers.keys()
+            found |= numbers
             after, pages = page.next, pages + 1
             assert pages <= 10, "each page continues after the last one"
         assert found == dead

@@ -18,7 +18,7 @@ from mainspring.api.handlers.samples import INTERVAL, LiveStreams
 from mainspring.api.namespaces import ShowNamespace
 from mainspring.api.request import Shared, write
 from mainspring.api.submitting import Submit
-from mainspring.jobs.store import ShowDead
+from mainspring.jobs.store import ShowCounts
 from mainspring.series import MINUTE, ReadNamespaceSeries, ReadSeries
 from mainspring.server.metrics import OldestByNamespace
 
@@ -133,7 +133,7 @@ def test_a_sample_reads_no_more_of_the_store_than_its_numbers_need(monkeypatch: 
             await shown.second()
             series = [query for query in queries if isinstance(query, ReadSeries | ReadNamespaceSeries)]
             assert [(type(one), one.step) for one in series] == [(ReadNamespaceSeries, MINUTE)]
-            assert sum(isinstance(query, ShowDead) for query in queries) == 1
+            assert [query.dead for query in queries if isinstance(query, ShowCounts)].count(True) == 1
 
     run(test())
 

@@ -11,7 +11,7 @@ from tests.conformance.suite.operations import ANYTHING
 from mainspring.engines.sqlite import transaction
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.jobs.model import Priority, State
-from mainspring.jobs.store import ShowLive
+from mainspring.jobs.store import ShowCounts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,7 @@ def test_functions_are_listed_while_another_program_writes(tmp_path: Path) -> No
     try:
         store.submitted()
         writer.execute("BEGIN IMMEDIATE")
-        page = store.read(ShowLive())
+        page = store.read(ShowCounts())
         assert page == ({(b"f", State.PENDING, Priority.NORMAL): 1}, None)
     finally:
         writer.close()

@@ -33,6 +33,8 @@ PLANS = {
     "next_key": [f"{PARTIAL} queue (state=? AND function=? AND priority=? AND key>?)"],
     "ids_of_key": [f"{PARTIAL} queue (state=? AND function=? AND priority=? AND key=?)"],
     "limits_of": ["SEARCH limits USING PRIMARY KEY (namespace=? AND function=?)"],
+    "counts_between": ["SEARCH counts USING PRIMARY KEY (function>? AND function<?)"],
+    "counts_among": ["SEARCH counts USING PRIMARY KEY (function=? AND state>? AND state<?)", *AMONG],
     "due": [BY_ID, "LIST SUBQUERY 1", f"{COVERING} due (due_us<?)"],
     "late": ["SEARCH jobs USING INDEX expiring (expires_us>? AND expires_us<?)"],
     "sweep_succeeded": [BY_ID, "LIST SUBQUERY 1", f"{PARTIAL} succeeded (ended_us<?)"],
@@ -213,16 +215,19 @@ def test_a_statement_uses_its_index(connection: apsw.Connection, name: str) -> N
     assert plan(connection, name) == PLANS[name]
 
 
-def test_dead_letters_of_many_functions_are_one_row() -> None:
+def test_counts_of_many_functions_are_one_row() -> None:
     connection = apsw.Connection(":memory:")
     store_file.update_schema(connection, 0)
     for number in range(1, 5):
         connection.execute("INSERT INTO functions VALUES (?, 'default', ?)", (number, b"\xff%d" % number))
         connection.execute("INSERT INTO counts VALUES (?, 5, 1, ?)", (number, number % 3))
-    assert list(connection.execute(SQL["dead_of"], ("[1, 2, 3]",))) == [("[[1,1],[2,2]]",)]
-    assert list(connection.execute(SQL["dead_of"], ("[]",))) == [("[]",)]
-    assert list(connection.execute(SQL["dead_after"], (1, 3))) == [(3, 4, "[[2,2],[4,1]]")]
-    assert list(connection.execute(SQL["dead_after"], (9, 3))) == [(0, None, "[]")]
+    assert list(connection.execute(SQL["counts_among"], (5, 5, "[1, 2, 3]"))) == [("[[1,5,1,1],[2,5,1,2]]",)]
+    assert list(connection.execute(SQL["counts_among"], (5, 5, "[]"))) == [("[]",)]
+    assert list(connection.execute(SQL["counts_between"], (5, 5, 1, 4))) == [("[[2,5,1,2],[4,5,1,1]]",)]
+    assert list(connection.execute(SQL["counts_between"], (5, 5, 4, 9))) == [("[]",)]
+    assert list(connection.execute(SQL["counts_between"], (0, 3, 0, 9))) == [("[]",)]
+    assert list(connection.execute(SQL["page_end"], (1, 1))) == [(3,)]
+    assert list(connection.execute(SQL["page_end"], (1, 3))) == []
 
 
 @pytest.mark.parametrize("name", ["few_queued", "few_queued_of", "few_roots", "ids_of_key", "next_key"])

@@ -8,6 +8,7 @@ reads the store, and all use its value for some seconds.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
@@ -39,7 +40,7 @@ from mainspring.features import Feature
 from mainspring.jobs.function_index import FIRST_PLACE, PAGE_SIZE, Place
 from mainspring.jobs.held import FunctionQueue
 from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT, State
-from mainspring.jobs.store import CountDead, ShowDead
+from mainspring.jobs.store import ShowCounts
 from mainspring.namespaces import name_of, namespace_of
 from mainspring.nodes.model import running_by_function
 from mainspring.queries import JobFilter, QueryJobs
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from mainspring.clock import Clock
     from mainspring.jobs.function_limits import Change
     from mainspring.jobs.service import JobService
+    from mainspring.jobs.store import Counted
     from mainspring.nodes.model import NodeRow
     from mainspring.storage.reads import Reads
 
@@ -69,7 +71,7 @@ MOST_KEPT: Final = 100
 MOST_COUNTED: Final = 1000
 """Functions of one reading: it takes a few milliseconds."""
 MOST_PAGES: Final = 10
-"""Pages of the store's functions that are read for one answer: `jobs.store.ShowDead` has 1,000 of them on each."""
+"""Pages of the store's functions that are read for one answer: `jobs.store.ShowCounts` has 1,000 of them on each."""
 
 
 class DeadNumbers(NamedTuple):
@@ -83,9 +85,16 @@ class DeadNumbers(NamedTuple):
 async def count_dead(service: JobService, names: Sequence[bytes]) -> Mapping[bytes, int] | None:
     """Return the numbers of functions with dead letters; None while the store cannot be read. All else is in memory."""
     try:
-        return await service.reads.read(CountDead(tuple(names)))
+        return _by_function(await service.reads.read(ShowCounts(dead=True, functions=tuple(names))))
     except StoreError:
         return None
+
+
+def _by_function(found: Counted) -> Counter[bytes]:
+    numbers = Counter[bytes]()
+    for (function, _, _), number in found.counts.items():
+        numbers[function] += number
+    return numbers
 
 
 class DeadLetters:
@@ -134,10 +143,10 @@ class DeadLetters:
         for _ in range(MOST_PAGES):
             place = after or b""
             try:
-                page = await self._service.reads.read(ShowDead(place))
+                page = await self._service.reads.read(ShowCounts(dead=True, after=place))
             except StoreError:
                 return numbers, False
-            numbers |= page.numbers
+            numbers |= _by_function(page)
             after = page.next
             if after is None:
                 return numbers, True

@@ -385,9 +385,6 @@ def forget_ended(tables: Tables, job: Job) -> None:
         del tables.kept[job.function, job.unique]
 
 
-_UNFINISHED = [(int(state), int(priority)) for state in State if not state.ended for priority in Priority]
-
-
 def find(tables: Tables, operation: ops.Find | ops.Subscribe) -> dict[int, Job]:
     """Return jobs by their ids; see ``Find``."""
     looked_up = {job_id: find_job(tables, job_id, operation.namespace) for job_id in operation.ids}
@@ -432,13 +429,17 @@ def _functions_of(tables: Tables, namespace: str) -> set[bytes]:
 def count(tables: Tables, operation: ops.Count) -> dict[tuple[bytes, int, int], int]:
     """Return the counts; see ``Count``."""
     if operation.functions is not None:
-        return live_of(tables, operation.functions)
+        return counts_of(tables, operation.functions)
     return {key: number for key, number in tables.counts.items() if number}
 
 
-def live_of(tables: Tables, functions: Iterable[bytes]) -> dict[tuple[bytes, int, int], int]:
-    """Return the numbers of unfinished jobs of some functions."""
-    keys = ((function, *of) for function in functions for of in _UNFINISHED)
+def counts_of(
+    tables: Tables, functions: Iterable[bytes], states: tuple[int, int] = ops.LIVE
+) -> dict[tuple[bytes, int, int], int]:
+    """Return the numbers of jobs of some functions in the states from the first to the last one."""
+    first, last = states
+    of = [(state, int(priority)) for state in range(first, last + 1) for priority in Priority]
+    keys = ((function, *each) for function in functions for each in of)
     return {key: number for key in keys if (number := tables.counts.get(key, 0))}
 
 
@@ -447,7 +448,7 @@ def read_backlog(tables: Tables, operation: ops.ReadBacklog) -> ops.Backlog:
     pending: dict[tuple[bytes, int], int] = {}
     live: dict[bytes, int] = {}
     functions = tables.counts.functions if operation.functions is None else operation.functions
-    for (function, state, priority), number in live_of(tables, functions).items():
+    for (function, state, priority), number in counts_of(tables, functions).items():
         if state == PENDING:
             pending[function, priority] = number
         live[function] = live.get(function, 0) + number

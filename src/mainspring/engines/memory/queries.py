@@ -9,10 +9,10 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from mainspring.engines.memory.jobs import find, live_of
+from mainspring.engines.memory.jobs import counts_of, find
 from mainspring.engines.memory.tables import Tables
-from mainspring.jobs.model import RUNS, Priority, State
-from mainspring.jobs.store import CountDead, Counted, DeadCounted, Find, ShowDead, ShowJob, ShowLive, numbered
+from mainspring.jobs.model import RUNS, State
+from mainspring.jobs.store import Counted, Find, ShowCounts, ShowJob, numbered
 from mainspring.namespaces import DEFAULT
 from mainspring.queries import MAX_KEYS, FirstInLine, Mark, QueryJobs, ReadArguments, Recall, Recalled, search
 from mainspring.resources.store import ListLimits
@@ -133,34 +133,15 @@ def behind_of(names: Iterable[Any], after: Any) -> list[Any]:
     return sorted(name for name in names if after is None or name > after)
 
 
-async def show_live(tables: Tables, query: ShowLive, _: Meter) -> Counted:
-    """Return the counts of a page of functions. A page begins after a number of functions."""
+async def show_counts(tables: Tables, query: ShowCounts, _: Meter) -> Counted:
+    """Return counts; see ``ShowCounts``. A page begins after a number of functions."""
+    if query.functions is not None:
+        return Counted(counts_of(tables, query.functions, query.states))
     functions = tables.counts.functions
     start = numbered(query.after)
     end = start + query.limit
-    return Counted(live_of(tables, islice(functions, start, end)), b"%d" % end if end < len(functions) else None)
-
-
-async def count_dead(tables: Tables, query: CountDead, _: Meter) -> dict[bytes, int]:
-    """Return the numbers of dead letters."""
-    return _dead_of(tables, query.functions)
-
-
-async def show_dead(tables: Tables, query: ShowDead, _: Meter) -> DeadCounted:
-    """Return the dead letters of a page of functions. A page begins after a number of functions."""
-    functions = tables.counts.functions
-    start = numbered(query.after)
-    end = start + query.limit
-    numbers = _dead_of(tables, islice(functions, start, end))
-    return DeadCounted(numbers, b"%d" % end if end < len(functions) else None)
-
-
-def _dead_of(tables: Tables, functions: Iterable[bytes]) -> dict[bytes, int]:
-    counts = (
-        (name, sum(tables.counts.get((name, int(State.FAILED), int(priority)), 0) for priority in Priority))
-        for name in functions
-    )
-    return {name: number for name, number in counts if number}
+    counts = counts_of(tables, islice(functions, start, end), query.states)
+    return Counted(counts, b"%d" % end if end < len(functions) else None)
 
 
 Readers = dict[type[Query[Any]], Callable[[Tables, Any, Meter], Coroutine[Any, Any, Any]]]
@@ -171,7 +152,5 @@ READERS: Readers = {
     ReadArguments: read_arguments,
     Recall: recall,
     ListLimits: list_limits,
-    ShowLive: show_live,
-    CountDead: count_dead,
-    ShowDead: show_dead,
+    ShowCounts: show_counts,
 }

@@ -499,29 +499,17 @@ CROSS JOIN LATERAL (
     WHERE s.function IS NULL AND f.namespace = s.namespace
     LIMIT 1) AS j;
 
--- The counts of unfinished jobs of some functions, read as the statement `counts` reads all.
+-- The counts of jobs of some functions in some consecutive states, read as the statement `counts` reads all.
 -- name: counts_of
 SELECT function, state, priority, sum(number)::bigint FROM (
-    SELECT function, state, priority, number FROM counts WHERE function = ANY ($1::int[]) AND state < {succeeded}
+    SELECT function, state, priority, number FROM counts WHERE function = ANY ($1::int[]) AND state BETWEEN $2 AND $3
     UNION ALL
     SELECT entry.* FROM terms t
     CROSS JOIN LATERAL (SELECT * FROM journal j WHERE j.term = t.term AND j.number > t.last_group OFFSET 0) AS j
     CROSS JOIN LATERAL unnest(j.functions, j.states, j.priorities, j.numbers) AS entry (function, state, priority, number)
-    WHERE NOT t.gone AND entry.state < {succeeded} AND entry.function = ANY ($1::int[])
+    WHERE NOT t.gone AND entry.state BETWEEN $2 AND $3 AND entry.function = ANY ($1::int[])
 ) AS parts (function, state, priority, number)
 GROUP BY function, state, priority HAVING sum(number) <> 0;
-
--- The dead letters of some functions, read in the same way.
--- name: dead_of
-SELECT function, sum(number)::bigint FROM (
-    SELECT function, number FROM counts WHERE function = ANY ($1::int[]) AND state = {failed}
-    UNION ALL
-    SELECT entry.function, entry.number FROM terms t
-    CROSS JOIN LATERAL (SELECT * FROM journal j WHERE j.term = t.term AND j.number > t.last_group OFFSET 0) AS j
-    CROSS JOIN LATERAL unnest(j.functions, j.states, j.priorities, j.numbers) AS entry (function, state, priority, number)
-    WHERE NOT t.gone AND entry.state = {failed} AND entry.function = ANY ($1::int[])
-) AS parts (function, number)
-GROUP BY function HAVING sum(number) > 0;
 
 -- name: functions_after
 SELECT id, namespace, name FROM functions WHERE id > $1 ORDER BY id LIMIT $2;

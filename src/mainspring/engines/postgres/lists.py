@@ -33,7 +33,7 @@ from mainspring.engines.postgres.transaction import (
 from mainspring.errors import StoreBrokenError, StoreError, StoreUnavailableError
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State, read_options
-from mainspring.jobs.store import CountDead, Counted, DeadCounted, ShowDead, ShowJob, ShowLive, numbered
+from mainspring.jobs.store import LIVE, Counted, ShowCounts, ShowJob, numbered
 from mainspring.namespaces import ANY, DEFAULT
 from mainspring.queries import (
     FirstInLine,
@@ -171,7 +171,7 @@ async def read_backlog(tx: Transaction, operations: Sequence[ops.ReadBacklog]) -
 async def count(tx: Transaction, operations: Sequence[ops.Count]) -> list[dict[tuple[bytes, int, int], int]]:
     """Return the counts; see ``Count``."""
     return [
-        await _all(tx) if one.functions is None else await live(tx, await numbers_of(tx, one.functions))
+        await _all(tx) if one.functions is None else await counts_of(tx, await numbers_of(tx, one.functions))
         for one in operations
     ]
 
@@ -186,10 +186,13 @@ async def _all(tx: Transaction) -> dict[tuple[bytes, int, int], int]:
     return counts
 
 
-async def live(tx: Transaction, names: Mapping[int, bytes]) -> dict[tuple[bytes, int, int], int]:
-    """Return the numbers of unfinished jobs of some functions, given by number and name."""
-    counts = {key: number for key, number in tx.deltas.items() if key[0] in names and key[1] < _SUCCEEDED}
-    for *key, number in await tx.connection.fetch(JOBS_SQL["counts_of"], list(names)) if names else ():
+async def counts_of(
+    tx: Transaction, names: Mapping[int, bytes], states: tuple[int, int] = LIVE
+) -> dict[tuple[bytes, int, int], int]:
+    """Return the numbers of jobs of some functions, given by number and name, in the states from the first to the last one."""
+    first, last = states
+    counts = {key: number for key, number in tx.deltas.items() if key[0] in names and first <= key[1] <= last}
+    for *key, number in await tx.connection.fetch(JOBS_SQL["counts_of"], list(names), first, last) if names else ():
         counts[key[0], key[1], key[2]] = counts.get((key[0], key[1], key[2]), 0) + number
     return {(names[at], state, priority): number for (at, state, priority), number in counts.items() if number}
 
@@ -526,25 +529,13 @@ async def list_limits(tx: Transaction, query: ListLimits, meter: Meter) -> Page[
     return await in_parts(query, meter, behind)
 
 
-async def show_live(tx: Transaction, query: ShowLive, _: Meter) -> Counted:
-    """Return the counts of a page of functions. A page begins after the number of a function."""
+async def show_counts(tx: Transaction, query: ShowCounts, _: Meter) -> Counted:
+    """Return counts; see ``ShowCounts``. A page begins after the number of a function."""
+    if query.functions is not None:
+        return Counted(await counts_of(tx, await numbers_of(tx, query.functions), query.states))
     found = await tx.connection.fetch(JOBS_SQL["functions_after"], numbered(query.after), query.limit)
-    counts = await live(tx, {number: key_of(*stored) for number, *stored in found})
+    counts = await counts_of(tx, {number: key_of(*stored) for number, *stored in found}, query.states)
     return Counted(counts, b"%d" % found[-1][0] if len(found) == query.limit else None)
-
-
-async def count_dead(tx: Transaction, query: CountDead, _: Meter) -> dict[bytes, int]:
-    """Return the numbers of dead letters."""
-    names = await numbers_of(tx, query.functions)
-    return {names[function]: number for function, number in await tx.connection.fetch(JOBS_SQL["dead_of"], list(names))}
-
-
-async def show_dead(tx: Transaction, query: ShowDead, _: Meter) -> DeadCounted:
-    """Return the dead letters of a page of functions. A page begins after the number of a function."""
-    found = await tx.connection.fetch(JOBS_SQL["functions_after"], numbered(query.after), query.limit)
-    names = {number: key_of(*stored) for number, *stored in found}
-    dead = {names[function]: number for function, number in await tx.connection.fetch(JOBS_SQL["dead_of"], list(names))}
-    return DeadCounted(dead, b"%d" % found[-1][0] if len(found) == query.limit else None)
 
 
 Readers = dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Awaitable[Any]]]
@@ -555,7 +546,5 @@ READERS: Final[Readers] = {
     ReadArguments: read_arguments,
     Recall: recall,
     ListLimits: list_limits,
-    ShowLive: show_live,
-    CountDead: count_dead,
-    ShowDead: show_dead,
+    ShowCounts: show_counts,
 }

@@ -26,7 +26,7 @@ from mainspring.engines.sqlite.statements import SQL
 from mainspring.engines.sqlite.transaction import LARGEST_ID, Transaction, explain
 from mainspring.errors import StoreError
 from mainspring.jobs.model import Priority, State, read_options
-from mainspring.jobs.store import CountDead, Counted, DeadCounted, ShowDead, ShowJob, ShowLive, numbered
+from mainspring.jobs.store import Counted, ShowCounts, ShowJob, numbered
 from mainspring.namespaces import DEFAULT
 from mainspring.queries import MAX_KEYS, FirstInLine, Mark, QueryJobs, ReadArguments, Recall, Recalled, search
 from mainspring.resources.rules import decode_limits
@@ -314,33 +314,22 @@ async def list_limits(tx: Transaction, query: ListLimits, meter: Meter) -> Page[
     return await in_parts(query, meter, behind)
 
 
-async def show_live(tx: Transaction, query: ShowLive, _: Meter) -> Counted:
-    """Return the counts of a page of functions. A page begins after the number of a function."""
-    counts = {}
-    last = left = 0
-    for function, namespace, name, state, priority, number in tx.cursor.execute(
-        SQL["counts_after"], (numbered(query.after), query.limit)
-    ):
-        if function != last:
-            last, left = function, left + 1
-        if state is not None:
-            counts[namespaces.key(namespace, name), state, priority] = number
-    return Counted(counts, b"%d" % last if left >= query.limit else None)
-
-
-async def count_dead(tx: Transaction, query: CountDead, _: Meter) -> dict[bytes, int]:
-    """Return the numbers of dead letters."""
-    found = ((tx.functions.find(name), name) for name in query.functions)
-    names = {function: name for function, name in found if function is not None}
-    ((numbers,),) = tx.cursor.execute(SQL["dead_of"], (json.dumps([*names]),))
-    return {names[function]: number for function, number in json.loads(numbers)}
-
-
-async def show_dead(tx: Transaction, query: ShowDead, _: Meter) -> DeadCounted:
-    """Return the dead letters of a page of functions. A page begins after the number of a function."""
-    ((length, last, numbers),) = tx.cursor.execute(SQL["dead_after"], (numbered(query.after), query.limit))
-    dead = {tx.functions.key(function): number for function, number in json.loads(numbers)}
-    return DeadCounted(dead, b"%d" % last if length and length == query.limit else None)
+async def show_counts(tx: Transaction, query: ShowCounts, _: Meter) -> Counted:
+    """Return counts; see ``ShowCounts``. A page begins after the number of a function."""
+    end = None
+    if query.functions is None:
+        after = numbered(query.after)
+        for (end,) in tx.cursor.execute(SQL["page_end"], (after, query.limit - 1)):  # noqa: B007 - at most one row
+            pass
+        found = tx.cursor.execute(SQL["counts_between"], (*query.states, after, LARGEST_ID if end is None else end))
+    else:
+        numbers = [number for name in query.functions if (number := tx.functions.find(name)) is not None]
+        found = tx.cursor.execute(SQL["counts_among"], (*query.states, json.dumps(numbers)))
+    ((rows,),) = found
+    numbers_of = json.loads(rows)
+    tx.functions.load({function for function, *_ in numbers_of})
+    counts = {(tx.functions.key(function), state, priority): number for function, state, priority, number in numbers_of}
+    return Counted(counts, None if end is None else b"%d" % end)
 
 
 Readers = dict[type[Query[Any]], Callable[[Transaction, Any, Meter], Coroutine[Any, Any, Any]]]
@@ -351,7 +340,5 @@ READERS: Readers = {
     ReadArguments: read_arguments,
     Recall: recall,
     ListLimits: list_limits,
-    ShowLive: show_live,
-    CountDead: count_dead,
-    ShowDead: show_dead,
+    ShowCounts: show_counts,
 }

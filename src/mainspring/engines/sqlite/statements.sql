@@ -9,6 +9,9 @@ SELECT id FROM functions WHERE namespace = ? AND name = ?;
 -- name: function_numbered
 SELECT namespace, name FROM functions WHERE id = ?;
 
+-- name: functions_numbered
+SELECT id, namespace, name FROM functions WHERE id IN (SELECT value FROM json_each(?));
+
 -- name: next_term
 INSERT INTO terms (node) VALUES (?) RETURNING term;
 
@@ -276,25 +279,20 @@ SELECT function, state, priority, number FROM counts WHERE number <> 0;
 -- name: counts_of
 SELECT state, priority, number FROM counts WHERE function = ? AND state < {succeeded} AND number <> 0;
 
--- One row has all numbers: after each row, the thread of the queries would have to get the interpreter again.
--- name: dead_of
-SELECT json_group_array(json_array(function, number)) FROM (
-    SELECT function, sum(number) AS number FROM counts
-    WHERE function IN (SELECT value FROM json_each(?)) AND state = {failed}
-    GROUP BY function HAVING sum(number) > 0
-);
+-- The numbers of jobs in states from ?1 to ?2. One row has all: after each row, the thread of the queries would have to get the
+-- interpreter again.
+-- part: shown
+SELECT json_group_array(json_array(function, state, priority, number)) FROM counts
+WHERE state BETWEEN ?1 AND ?2 AND number <> 0 AND function;
 
--- name: dead_after
-SELECT count(*), max(id), json_group_array(json_array(id, number)) FILTER (WHERE number > 0) FROM (
-    SELECT id, (SELECT sum(number) FROM counts WHERE function = functions.id AND state = {failed}) AS number
-    FROM functions WHERE id > ? ORDER BY id LIMIT ?
-);
+-- name: counts_between
+{shown} > ?3 AND function <= ?4;
 
--- name: counts_after
-SELECT f.id, f.namespace, f.name, c.state, c.priority, c.number
-FROM (SELECT id, namespace, name FROM functions WHERE id > ? ORDER BY id LIMIT ?) AS f
-LEFT JOIN counts AS c ON c.function = f.id AND c.state < {succeeded} AND c.number <> 0
-ORDER BY f.id;
+-- name: counts_among
+{shown} IN (SELECT value FROM json_each(?3));
+
+-- name: page_end
+SELECT id FROM functions WHERE id > ? ORDER BY id LIMIT 1 OFFSET ?;
 
 -- name: count
 INSERT INTO counts (function, state, priority, number) VALUES (?, ?, ?, ?)

@@ -6,6 +6,7 @@ Translates SQLite's errors into the store's errors, with advice.
 from __future__ import annotations
 
 import errno
+import json
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -231,6 +232,13 @@ class Functions:
             for (number,) in self._cursor.execute(self._named, namespaces.split(key)):
                 self._cache(number, key)
         return number
+
+    def load(self, numbers: Iterable[int]) -> None:
+        """Cache the functions with these numbers, as far as there is room."""
+        missing = [number for number in numbers if number not in self._keys]
+        if missing:
+            for number, *columns in self._cursor.execute(SQL["functions_numbered"], (json.dumps(missing),)):
+                self._cache(number, namespaces.key(*columns))
 
     def key(self, number: int) -> bytes:
         """Return the key of the function with a number."""

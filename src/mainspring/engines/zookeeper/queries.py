@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections import Counter, deque
+from collections import deque
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -17,7 +17,7 @@ from mainspring.errors import StoreCorruptError
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import NO_UNIQUE, UNREADABLE_OPTIONS, Job, State
-from mainspring.jobs.store import CountDead, Counted, DeadCounted, Find, ShowDead, ShowJob, ShowLive
+from mainspring.jobs.store import Counted, Find, ShowCounts, ShowJob
 from mainspring.queries import Mark, QueryJobs, ReadArguments, search
 from mainspring.sizes import CANNOT_READ
 from mainspring.storage.engine import Budget, Meter, Page, Query
@@ -378,15 +378,16 @@ async def count_all(session: Session) -> Counts:
 async def count(session: Session, operations: Sequence[ops.Count]) -> list[Counts]:
     """Return the counts; see ``Count``."""
     counts = await count_all(session)
-    unfinished = _unfinished(counts)
+    unfinished = _in_states(counts)
     return [
         dict(counts) if one.functions is None else of_functions(unfinished, frozenset(one.functions))
         for one in operations
     ]
 
 
-def _unfinished(counts: Counts) -> Counts:
-    return {key: number for key, number in counts.items() if not State(key[1]).ended}
+def _in_states(counts: Counts, states: tuple[int, int] = ops.LIVE) -> Counts:
+    first, last = states
+    return {key: number for key, number in counts.items() if first <= key[1] <= last}
 
 
 def of_functions(counts: Counts, functions: Collection[bytes]) -> Counts:
@@ -524,35 +525,20 @@ async def newest(session: Session, before: int | None) -> AsyncIterator[list[int
         yield ids if before is None else [job_id for job_id in ids if job_id < before]
 
 
-async def _show_live(session: Session, query: ShowLive, _: Meter) -> Counted:
-    """Return the counts of a page of functions, in the order of their names."""
-    counts = _unfinished(await count_all(session))
+async def _show_counts(session: Session, query: ShowCounts, _: Meter) -> Counted:
+    """Return the counts of some functions, or those of a page, in the order of their names."""
+    counts = _in_states(await count_all(session), query.states)
+    if query.functions is not None:
+        return Counted(of_functions(counts, frozenset(query.functions)))
     names = sorted({name for name, _, _ in counts})
     at = bisect_right(names, query.after)
     page, rest = names[at : at + query.limit], names[at + query.limit :]
     return Counted(of_functions(counts, frozenset(page)), page[-1] if rest else None)
 
 
-async def _count_dead(session: Session, query: CountDead, meter: Meter) -> dict[bytes, int]:
-    asked = frozenset(query.functions)
-    everything = await _show_dead(session, ShowDead(), meter)
-    return {name: number for name, number in everything.numbers.items() if name in asked}
-
-
-async def _show_dead(session: Session, _: ShowDead, __: Meter) -> DeadCounted:
-    """Return the dead letters of all functions: they are one reading."""
-    found = Counter[bytes]()
-    for (name, state, _priority), number in (await count_all(session)).items():
-        if state == State.FAILED:
-            found[name] += number
-    return DeadCounted({name: number for name, number in found.items() if number})
-
-
 READERS: Final[Readers] = {
     QueryJobs: _list_jobs,
     ReadArguments: _read_arguments,
     ShowJob: _show_job,
-    ShowLive: _show_live,
-    CountDead: _count_dead,
-    ShowDead: _show_dead,
+    ShowCounts: _show_counts,
 }

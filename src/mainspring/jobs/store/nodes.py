@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from mainspring.jobs.model import State
 from mainspring.jobs.rules import Outcome
 from mainspring.namespaces import ANY, DEFAULT
 from mainspring.storage.engine import Operation, Phase, Query
@@ -267,37 +268,29 @@ class Count(Operation):
         self.rows = len(self.functions or ())
 
 
-class ShowLive(Query["Counted"], frozen=True):
-    """Count the live jobs of all functions, page by page, for display. Callers that keep counts use ``Count``.
+LIVE: Final = (int(State.SCHEDULED), int(State.RUNNING))
+"""The first and the last state of jobs that have not ended."""
+DEAD: Final = (int(State.FAILED), int(State.FAILED))
+"""The same of dead letters."""
 
-    The functions are all that the store has ever seen, in the store's own order. The cost of a page depends on its length alone.
-    A page is empty if all jobs of its functions have ended.
+
+class ShowCounts(Query["Counted"], frozen=True):
+    """Count the live jobs, or the dead letters, of some functions or of a page of all. Callers that keep counts use ``Count``.
+
+    All functions are those that the store has ever seen, in the store's own order. The cost of a page depends on its length
+    alone. A page is empty if none of its functions has such a job.
     """
 
+    dead: bool = False
+    functions: tuple[bytes, ...] | None = None
+    """None: the ``limit`` functions ``after`` a place (empty: the first ones)."""
     after: bytes = b""
     limit: int = 1000
 
-
-class CountDead(Query[dict[bytes, int]], frozen=True):
-    """Count the dead letters of some functions. The answer is without zeros."""
-
-    functions: tuple[bytes, ...]
-
-
-class ShowDead(Query["DeadCounted"], frozen=True):
-    """Count the dead letters of a page of all functions: of ``limit`` of them ``after`` a place (empty: the first)."""
-
-    after: bytes = b""
-    limit: int = 1000
-
-
-class DeadCounted(NamedTuple):
-    """The outcome of ShowDead."""
-
-    numbers: dict[bytes, int]
-    """By function, without zeros."""
-    next: bytes | None = None
-    """The place ``after`` which the next page begins; None on the last page."""
+    @property
+    def states(self) -> tuple[int, int]:
+        """The first and the last state of the counted jobs."""
+        return DEAD if self.dead else LIVE
 
 
 def numbered(place: bytes) -> int:
@@ -306,7 +299,7 @@ def numbered(place: bytes) -> int:
 
 
 class Counted(NamedTuple):
-    """The outcome of ShowLive."""
+    """The outcome of ShowCounts."""
 
     counts: dict[tuple[bytes, int, int], int]
     """By function, state and priority, as that of ``Count``, without zeros."""
