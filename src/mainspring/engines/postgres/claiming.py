@@ -317,7 +317,7 @@ def risen(places: Sequence[int], taken: Sequence[tuple[int, int]], committed_pla
     return after
 
 
-_TURNS_SQL = load_statements("resources.sql")
+RESOURCES_SQL = load_statements("resources.sql")
 _PENDING, _LEASED = int(State.PENDING), int(State.LEASED)
 _TURN, _TURN_PLACE = 20, 21
 """The indexes of these columns in the rows of the claims."""
@@ -373,7 +373,9 @@ async def _exhausted(
         return frozenset()
     keys = {b"", *chain.from_iterable(met.values())} - operation.enough
     pools = sorted(pool_of(key) for key in keys)
-    found = await tx.connection.fetch(_TURNS_SQL["exhausted"], function, pools, operation.term, operation.concurrency)
+    found = await tx.connection.fetch(
+        RESOURCES_SQL["exhausted"], function, pools, operation.term, operation.concurrency
+    )
     return frozenset(pool[1:] for (pool,) in found)
 
 
@@ -399,7 +401,7 @@ async def _fill(
     upto: Sequence[bytes | None],
     most: int,
 ) -> None:
-    for priority, key in await tx.connection.fetch(_TURNS_SQL["keys"], function, priorities, after, upto, most):
+    for priority, key in await tx.connection.fetch(RESOURCES_SQL["keys"], function, priorities, after, upto, most):
         if len(met[priority]) < most:
             met[priority].append(key[1:])
 
@@ -413,7 +415,7 @@ async def _claim_of_keys(
         tx,
         function,
         await tx.connection.fetch(
-            _TURNS_SQL["claim_of_keys"],
+            RESOURCES_SQL["claim_of_keys"],
             operation.term,
             function,
             [priority] * len(keys),
@@ -433,7 +435,7 @@ async def _claim_of_none(
         tx,
         function,
         await tx.connection.fetch(
-            _TURNS_SQL["claim_of_none"],
+            RESOURCES_SQL["claim_of_none"],
             operation.term,
             function,
             priority,
@@ -452,8 +454,6 @@ async def _claimed(tx: Transaction, function: int, records: Sequence[Record]) ->
         tx.count(function, _LEASED, job.priority, 1)
     return jobs
 
-
-RESOURCES_SQL = load_statements("resources.sql")
 
 Pool = tuple[int, bytes]
 """A function's number, and the name of one of its pools."""
