@@ -10,7 +10,7 @@ from mainspring import namespaces
 from mainspring.client import environment
 from mainspring.client.connections import Connections, check_limit, limit_or_default
 from mainspring.client.declarations import Arguments, Declarations, Parent, Timing, check_arguments, default_name
-from mainspring.client.environment import Address, servers_or_default
+from mainspring.client.environment import Address, namespace_or_default, servers_or_default, token_of_environment
 from mainspring.client.job import Job, SubmittedJob, aresults, check_handle, results
 from mainspring.client.operating import Functions, Jobs, Runs
 from mainspring.client.options import (
@@ -32,7 +32,6 @@ from mainspring.client.options import (
     refusal,
     seconds,
 )
-from mainspring.client.session import namespace_or_default, token_of_environment
 from mainspring.client.sockets import tls_of_environment
 from mainspring.client.submission import Check, Key, Submission, Unique, Verbatim, check_keep_unique
 from mainspring.definitions import (

@@ -23,7 +23,7 @@ EXCEPTIONS = {
     "engines/zookeeper/ensemble_client.py: self._requests.session": "the same",
     "engines/zookeeper/ensemble_wiring.py: request.is_due": "kazoo passes it to the code that writes the request",
     "faces/gearman/calls.py: peer.end_watch": "state of a connection: its watch",
-    "faces/gearman/decide_packets.py: peer.decisions": "state of a connection: its decisions",
+    "faces/gearman/workers.py: peer.decisions": "state of a connection: its decisions",
     "faces/web/listener.py: self.cycle.keep_alive": "uvicorn's way to close a connection after an answer",
     "faces/web/listener.py: self._server.should_exit": "uvicorn's way to stop",
     "jobs/intake.py: held.then": "state of a job: the callback after it is stored",

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from cyclopts import Group, Parameter
 
-from mainspring.client.environment import DEFAULT_SERVER, parse_servers
-from mainspring.client.session import REQUEST_TIMEOUT, token_of_environment
+from mainspring.client.environment import DEFAULT_SERVER, parse_servers, token_of_environment
+from mainspring.client.session import REQUEST_TIMEOUT
 from mainspring.client.sockets import TLS_OPTIONS, TlsFiles
 from mainspring.errors import MainspringError, SettingsError, UsageError
 from mainspring.namespaces import DEFAULT, check

@@ -22,8 +22,14 @@ from mainspring.client import environment
 from mainspring.client.aio import AsyncClient
 from mainspring.client.blocking import Client
 from mainspring.client.declarations import Declarations
-from mainspring.client.environment import NAMESPACE_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE, parse_address
-from mainspring.client.session import namespace_or_default, token_of_environment
+from mainspring.client.environment import (
+    NAMESPACE_VARIABLE,
+    SERVER_VARIABLE,
+    TOKEN_VARIABLE,
+    namespace_or_default,
+    parse_address,
+    token_of_environment,
+)
 from mainspring.client.sockets import TLS_OPTIONS, TLS_VARIABLES
 from mainspring.errors import ConflictError, MainspringError, SettingsError, UsageError
 from mainspring.quantities import format_size

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from mainspring.client import environment
 from mainspring.client.aio import AsyncClient
 from mainspring.client.blocking import Client
-from mainspring.client.environment import REQUEST_TIMEOUT_VARIABLE
+from mainspring.client.environment import REQUEST_TIMEOUT_VARIABLE, token_of_environment
 from mainspring.client.inside import check_may_block, check_outside
 from mainspring.client.options import seconds
-from mainspring.client.session import REQUEST_TIMEOUT, token_of_environment
+from mainspring.client.session import REQUEST_TIMEOUT
 from mainspring.errors import SettingsError, UsageError
 from mainspring.namespaces import DEFAULT
 

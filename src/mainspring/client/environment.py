@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from mainspring import namespaces
 from mainspring.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -183,3 +184,16 @@ def parse_servers(text: str, directory: Path | None = None) -> tuple[Address, ..
 def servers_or_default(text: str | None, directory: Path | None = None) -> tuple[Address, ...]:
     """Parse ``text``; if it is empty, MAINSPRING_SERVER; if that is empty, the default.  Raises SettingsError."""
     return parse_servers(text or variable(SERVER_VARIABLE) or DEFAULT_SERVER, directory)
+
+
+def token_of_environment() -> str | None:
+    """Return the token for servers that demand one; None if there is none."""
+    return variable(TOKEN_VARIABLE)
+
+
+def namespace_or_default(given: str | None) -> str:
+    """Return a namespace; if it is None or empty, MAINSPRING_NAMESPACE; if that is empty, ``default``.
+
+    Raises UsageError for an invalid one.
+    """
+    return namespaces.check(given or variable(NAMESPACE_VARIABLE) or namespaces.DEFAULT)

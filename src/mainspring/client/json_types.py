@@ -89,6 +89,14 @@ def to_plain(value: Any) -> Any:
     return msgspec.to_builtins(value, order="deterministic", str_keys=True, enc_hook=_plain_hook)
 
 
+def sorted_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return arguments as JSON has them, with sorted sets and keys; unchanged if JSON cannot represent one."""
+    try:
+        return tuple(map(to_plain, args)), to_plain(kwargs) if kwargs else kwargs
+    except (TypeError, ValueError, OverflowError, RecursionError, PayloadError):
+        return args, kwargs  # the encoder raises an error that names the argument
+
+
 # ---- the hooks of msgspec ----
 
 

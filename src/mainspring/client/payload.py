@@ -35,14 +35,14 @@ from mainspring.client.json_types import (
     problem_of,
     read_hook,
     reader_of,
-    to_plain,
+    sorted_arguments,
     write,
 )
 from mainspring.client.pydantic_models import ModelError, is_model, is_named_in
 from mainspring.errors import PayloadError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Self
 
 _Kind = inspect.Parameter
@@ -426,13 +426,11 @@ class Signature:
                 rename={f"p{number}": p.name for number, p in enumerate(parameters)},
             )
             decode = msgspec.json.Decoder(struct, dec_hook=read_hook).decode
-            if finish:
-                return _Arguments(decode, finish).read
-            if array and all(parameter.default is parameter.empty for parameter in parameters):
+            if array and not finish and all(parameter.default is parameter.empty for parameter in parameters):
                 # A tuple is read faster than a struct.
                 kinds = tuple(hints.get(parameter.name, Any) for parameter in parameters)
                 return msgspec.json.Decoder(tuple[kinds], dec_hook=read_hook).decode  # type: ignore[valid-type]
-            return _Struct(decode).read
+            return _Arguments(decode, finish).read
         except Exception as error:  # a TypeError, or that of a name in a class that cannot be resolved
             raise PayloadError(f"{self.name}: a parameter's type cannot be read from JSON: {error}") from error
 
@@ -507,32 +505,23 @@ def _forgotten() -> None:
     """Stand for a function that a signature does not need."""
 
 
-class _Struct:
-    """A decoder of arguments."""
+class _Arguments:
+    """A decoder of arguments. ``finish`` has readers for those that msgspec leaves raw: index, parameter and function."""
 
-    __slots__ = ("_decode",)
+    __slots__ = ("_decode", "_finish")
 
-    def __init__(self, decode: Callable[[bytes], Any]) -> None:
+    def __init__(
+        self, decode: Callable[[bytes], Any], finish: Sequence[tuple[int, str, Callable[[bytes], Any]]]
+    ) -> None:
         self._decode = decode
-
-    def read(self, payload: bytes) -> tuple[Any, ...]:
-        """Return the arguments, with UNSET for omitted ones.  Raises the errors of msgspec."""
-        values: tuple[Any, ...] = msgspec.structs.astuple(self._decode(payload))
-        return values
-
-
-class _Arguments(_Struct):
-    """One with readers for arguments that msgspec leaves raw: index, parameter and function."""
-
-    __slots__ = ("_finish",)
-
-    def __init__(self, decode: Callable[[bytes], Any], finish: list[tuple[int, str, Callable[[bytes], Any]]]) -> None:
-        super().__init__(decode)
         self._finish = finish
 
     def read(self, payload: bytes) -> tuple[Any, ...]:
         """Return the arguments, with UNSET for omitted ones.  Raises the errors of msgspec, and ModelError."""
-        finished = list(super().read(payload))
+        values: tuple[Any, ...] = msgspec.structs.astuple(self._decode(payload))
+        if not self._finish:
+            return values
+        finished = list(values)
         for index, parameter, read in self._finish:
             if (raw := finished[index]) is not UNSET:
                 try:
@@ -551,19 +540,9 @@ def _has_bytes(arguments: Iterable[Any]) -> bool:
     return any(isinstance(one, (bytes, bytearray, memoryview)) for one in arguments)
 
 
-def sorted_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return arguments as JSON has them, with sorted sets and keys; unchanged if JSON cannot represent one."""
-    try:
-        return tuple(map(to_plain, args)), to_plain(kwargs) if kwargs else kwargs
-    except (TypeError, ValueError, OverflowError, RecursionError, PayloadError):
-        return args, kwargs  # the encoder raises an error that names the argument
-
-
 _NOTHING = (type(None), NoReturn, Never)
 """Declared types of results that nobody reads. Values in spite of it are kept."""
 _SURE = frozenset({int, str, bool, float, bytes, list, dict, type(None)})
-
-
 EMPTY: Final = "which callers could not tell from None: return None, or declare bytes alone"
 
 

@@ -24,9 +24,6 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from mainspring import namespaces
-from mainspring.client import environment
-from mainspring.client.environment import NAMESPACE_VARIABLE, TOKEN_VARIABLE
 from mainspring.client.outcomes import (
     Answer,
     Notice,
@@ -48,22 +45,9 @@ if TYPE_CHECKING:
     from mainspring.client.environment import Address
 
 
-def token_of_environment() -> str | None:
-    """Return the token for servers that demand one; None if there is none."""
-    return environment.variable(TOKEN_VARIABLE)
-
-
 def extension_request(token: str | None) -> bytes:
     """Return the first packet of a connection: it requests the extension, and signs in with a token if there is one."""
     return gearman_protocol.request(Type.OPTION_REQ, EXTENSION if token is None else EXTENSION + b" " + token.encode())
-
-
-def namespace_or_default(given: str | None) -> str:
-    """Return a namespace; if it is None or empty, MAINSPRING_NAMESPACE; if that is empty, ``default``.
-
-    Raises UsageError for an invalid one.
-    """
-    return namespaces.check(given or environment.variable(NAMESPACE_VARIABLE) or namespaces.DEFAULT)
 
 
 def namespace_request(namespace: str) -> bytes:

@@ -15,7 +15,7 @@ import msgspec
 from mainspring.client.connections import check_limit
 from mainspring.client.inside import ActivityCall, workflow_calls
 from mainspring.client.job import Job, SubmittedJob, check_handle
-from mainspring.client.json_types import encode_json
+from mainspring.client.json_types import encode_json, sorted_arguments
 from mainspring.client.options import (
     ACTIVITY_OPTIONS,
     CancelMode,
@@ -30,7 +30,6 @@ from mainspring.client.options import (
     check_unique,
 )
 from mainspring.client.outcomes import Submitted
-from mainspring.client.payload import sorted_arguments
 from mainspring.client.session import Request
 from mainspring.errors import PayloadError, UsageError
 from mainspring.namespaces import DEFAULT

@@ -402,12 +402,10 @@ class Ends:
 
     def of_batch(self, batch: SettleBatch) -> OperationWithCallbacks:
         """Return a batch for ``CommitQueue.put_atomic``. If it fails, its settlements are repeated alone."""
-        pending = batch.pending
-        return (
-            batch.operation,
-            lambda stale: self._settled(pending, stale),
-            lambda error: self._not_settled(pending, error),
-        )
+        return self._with_callbacks(batch.operation, batch.pending)
+
+    def _with_callbacks(self, operation: Settle, batch: list[PendingSettlement]) -> OperationWithCallbacks:
+        return operation, lambda stale: self._settled(batch, stale), lambda error: self._not_settled(batch, error)
 
     def _end_deferred(
         self, held: Held, settlement: Settlement, exception: bytes | None, acknowledge: Acknowledge | None
@@ -423,14 +421,11 @@ class Ends:
             return
         operation = self._open
         if operation is None or not operation.open:
-            batch: list[PendingSettlement] = []
             operation = self._open = Settle([])
             operation.rows = 0
             operation.urgent = False
-            self._batch = batch
-            self._commits.put(
-                operation, lambda stale: self._settled(batch, stale), lambda error: self._not_settled(batch, error)
-            )
+            self._batch = []
+            self._commits.put(*self._with_callbacks(operation, self._batch))
         if not operation.urgent and (
             acknowledge is not None
             or admission is not None
@@ -453,12 +448,9 @@ class Ends:
 
     def _put_abandoned(self, pending: PendingSettlement) -> None:
         """Settle a job and drop it in the same group: no other worker may get it in between."""
-        batch = [pending]
         operation = Settle([pending.settlement])
         operation.rows = 0  # no group is closed behind an operation without rows
-        self._commits.put(
-            operation, lambda stale: self._settled(batch, stale), lambda error: self._not_settled(batch, error)
-        )
+        self._commits.put(*self._with_callbacks(operation, [pending]))
         if self._drop is not None:
             self._drop(pending.settlement)
 
@@ -497,8 +489,7 @@ class Ends:
                 hub.publish(_settled_job(settlement))
         for queue in freed:
             self._assigner.serve(queue)
-        for ended in self._attempts_ended:
-            ended(settlements)
+        self._report(settlements)
 
     def _not_settled(self, batch: list[PendingSettlement], error: StoreError) -> None:
         if isinstance(error, StoreBrokenError):
@@ -582,6 +573,9 @@ class Ends:
     def report_ends(self) -> None:
         """Report the gathered ends of jobs in memory; successes are gathered, which makes each one cheaper."""
         settlements, self._ended = self._ended, []
+        self._report(settlements)
+
+    def _report(self, settlements: list[Settlement]) -> None:
         if settlements:
             for ended in self._attempts_ended:
                 ended(settlements)
@@ -600,7 +594,4 @@ class Ends:
 
     def recovered(self, lost: Iterable[LostAttempt]) -> None:
         """Report attempts that were lost with their node; their jobs are queued again."""
-        settlements = settlements_of(lost)
-        if settlements:
-            for ended in self._attempts_ended:
-                ended(settlements)
+        self._report(settlements_of(lost))

@@ -29,7 +29,6 @@ import apsw
 import structlog
 
 from mainspring.engines.sqlite import transaction
-from mainspring.engines.sqlite.transaction import explain
 from mainspring.errors import StoreBrokenError, StoreBusyError, StoreCorruptError, StoreError, StoreFullError
 from mainspring.private_data import is_readable_by_all, open_own, open_private, refusal_reason
 from mainspring.quantities import format_size
@@ -93,10 +92,7 @@ class FileLock:
             fcntl.flock(self._name, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.pread(self._name, _PROCESS_BYTES, 0).decode("ascii", "replace").strip() or "unknown"
-            raise StoreBusyError(
-                f"{self._store} is in use by another node (process {owner}); "
-                "stop that one, or give this one a store of its own with --store"
-            ) from None
+            raise self._busy(f" (process {owner})") from None
 
     def _lock_file(self) -> None:
         try:
@@ -107,10 +103,7 @@ class FileLock:
             _lock_byte(self._file)
         except OSError as error:
             if error.errno in {errno.EAGAIN, errno.EACCES}:
-                raise StoreBusyError(
-                    f"{self._store} is in use by another node, under another name or with a lock file that was deleted; "
-                    "stop that one, or give this one a store of its own with --store"
-                ) from None
+                raise self._busy(", under another name or with a lock file that was deleted") from None
             log.warning(
                 "the file system has no locks of this kind: only the lock file keeps other nodes away", why=str(error)
             )
@@ -122,6 +115,11 @@ class FileLock:
                 path=str(self._store),
                 names=found.st_nlink,
             )
+
+    def _busy(self, how: str) -> StoreBusyError:
+        return StoreBusyError(
+            f"{self._store} is in use by another node{how}; stop that one, or give this one a store of its own with --store"
+        )
 
     def _check_log(self) -> None:
         try:
@@ -233,10 +231,8 @@ def _tables(path: Path) -> set[str]:
         connection = apsw.Connection(
             f"{path.absolute().as_uri()}?immutable=1", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
         )
-        try:
+        with contextlib.closing(connection):
             return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        finally:
-            connection.close()
     except apsw.Error as error:
         raise transaction.explain(error, path) from error
 
@@ -428,14 +424,11 @@ def copy_store(
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         _remove_abandoned(target)
-        reader = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READWRITE)
-        try:
+        with contextlib.closing(apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READWRITE)) as reader:
             reader.set_busy_timeout(10_000)
             # The transaction gives all steps the same state of the store. Writers continue in its WAL file.
             reader.execute("BEGIN; SELECT count(*) FROM sqlite_schema")
             _copy_pages(reader, partial, progress, check=check)
-        finally:
-            reader.close()
         with partial.open("rb") as copy:
             os.fsync(copy.fileno())
             size = os.fstat(copy.fileno()).st_size
@@ -479,17 +472,12 @@ def _remove_abandoned(target: Path) -> None:
 
 
 def _copy_pages(
-    reader: apsw.Connection,
-    partial: Path,
-    progress: Callable[[int, int], None] | None,
-    *,
-    check: bool,
+    reader: apsw.Connection, partial: Path, progress: Callable[[int, int], None] | None, *, check: bool
 ) -> None:
     partial.unlink(missing_ok=True)
     # For its owner alone: copies are moved to places with other groups. SQLite would only apply the umask.
     os.close(open_private(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    writer = apsw.Connection(str(partial))
-    try:
+    with contextlib.closing(apsw.Connection(str(partial))) as writer:
         with writer.backup("main", reader, "main") as steps:
             while not steps.done:
                 steps.step(STEP_PAGES)
@@ -499,8 +487,6 @@ def _copy_pages(
         (verdict,) = (writer.execute("PRAGMA quick_check(1)").fetchone() or ("",)) if check else ("ok",)
         if verdict != "ok":
             raise StoreCorruptError(f"the copy is damaged ({verdict}), so the store may be, too; the copy was removed")
-    finally:
-        writer.close()
 
 
 def migrate_file(path: Path, *, copied: bool = True) -> list[int]:
@@ -513,13 +499,10 @@ def migrate_file(path: Path, *, copied: bool = True) -> list[int]:
     lock = FileLock(path)
     lock.acquire()
     try:
-        connection = apsw.Connection(str(path))
-        connection.set_busy_timeout(5000)  # blocking this thread delays no other work
-        try:
+        with contextlib.closing(apsw.Connection(str(path))) as connection:
+            connection.set_busy_timeout(5000)  # blocking this thread delays no other work
             ((version,),) = connection.execute("PRAGMA user_version")
             prepare(connection, path, update=Update(copied=copied))
-        finally:
-            connection.close()
     except apsw.Error as error:
         raise transaction.explain(error, path) from error
     finally:
@@ -605,7 +588,7 @@ class Folding:
             if folded == pages:
                 return
         except apsw.Error as error:
-            failure = explain(error, self._path, self._connection.system_errno)
+            failure = transaction.explain(error, self._path, self._connection.system_errno)
             if isinstance(failure, StoreBrokenError):
                 raise failure from error
             reason = str(failure)

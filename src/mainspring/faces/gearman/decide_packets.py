@@ -1,7 +1,7 @@
 """The packets of deciders: workers that decide runs of workflows; docs/reference/protocol.md is their specification.
 
-A decider registers, and gets the histories of runs page by page. `DecisionSide` is the worker of a peer for decisions, with a
-credit of its own: so tasks do not delay decisions. `DecisionReports` takes the reports of DECIDE; DECIDED is their answer.
+A registered decider gets the histories of runs page by page. `DecisionSide` is the worker of a peer for decisions, with a credit
+of its own: so tasks do not delay decisions. `DecisionReports` takes the reports of DECIDE; DECIDED is their answer.
 Answers follow the commit.
 """
 
@@ -19,7 +19,7 @@ from mainspring.faces.gearman.guard import forbid
 from mainspring.faces.gearman.worker_reports import lines_of_report
 from mainspring.features import Feature
 from mainspring.jobs.held import LOST, SILENT, Ability, Worker
-from mainspring.jobs.model import FUNCTION_LIMIT, failure
+from mainspring.jobs.model import failure
 from mainspring.sizes import CANNOT_READ
 from mainspring.storage.reads import RETRY_DELAY
 from mainspring.wire.gearman_protocol import Type, response
@@ -37,7 +37,7 @@ from mainspring.workflows.messages import (
     refusal,
     within_limits,
 )
-from mainspring.workflows.model import Definition, Key, Parked, decision_function
+from mainspring.workflows.model import Key, Parked, decision_function
 from mainspring.workflows.requests import Completion, Decided
 from mainspring.workflows.store import ShownRun
 
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.faces.gearman.peer import Peer
-    from mainspring.faces.gearman.worker_reports import WorkflowOptions
     from mainspring.jobs.held import Held
     from mainspring.storage.engine import Page
     from mainspring.workflows.decider_workers import Build, CacheReport
     from mainspring.workflows.history import Event
+    from mainspring.workflows.model import Definition
     from mainspring.workflows.service import WorkflowService
     from mainspring.workflows.store import Shown
 
@@ -62,64 +62,6 @@ HISTORY_COST: Final = 64
 MOST_REPORTS: Final = 10_000
 """Reports of one DECIDE."""
 UNSUPPORTED: Final = Feature.WORKFLOWS.refusal.encode()
-
-
-def register(peer: Peer, function: bytes, options: WorkflowOptions, decisions: int, timeout: float | None) -> None:
-    """Register a peer for the decisions of a workflow."""
-    workflows = peer.face.workflows
-    if workflows is None:
-        peer.refuse(b"UNSUPPORTED", b"%b is a workflow, and %b" % (function, UNSUPPORTED))
-        return
-    name = function.decode("utf-8", "surrogateescape")
-    why = _refused_name(function, options.version)
-    if why:
-        peer.refuse(b"INVALID_ARGUMENTS", why.encode("utf-8", "backslashreplace"))
-        return
-    definition = Definition(name, options.version, peer.namespace, app=options.app)
-    if timeout is not None:
-        definition = msgspec.structs.replace(definition, timeout=timeout)
-    decided = decision_function(peer.namespace, name, options.version)
-    if not peer.service.dispatch.admits(decided, peer.caller):
-        peer.refuse(b"TOO_MANY_FUNCTIONS", peer.service.roster.too_many(decided, peer.caller).encode())
-        return
-    if full := workflows.definitions.full(definition):
-        peer.refuse(b"TOO_MANY_FUNCTIONS", full.encode("utf-8", "backslashreplace"))
-        return
-
-    peer.as_worker()  # from now on, neither its namespace nor its caller can change
-
-    def defined(_: None) -> None:
-        if peer.reading.finished:
-            return
-        side = peer.decisions
-        if side is None:
-            side = peer.decisions = DecisionSide(peer, workflows, decisions)
-            peer.sides.append(side)
-        side.register(definition, options.digest)
-
-    def define() -> None:
-        if not peer.reading.finished:
-            CallInProgress(workflows.definitions.define([definition]), defined, not_defined)
-
-    def not_defined(_: Exception) -> None:
-        peer.service.later(HISTORY_RETRY_DELAY, define)  # a worker registers once for a connection
-
-    define()
-
-
-def _refused_name(function: bytes, version: str) -> str:
-    try:
-        name = function.decode()
-    except UnicodeDecodeError:
-        return f"the name {function!r} of a workflow is not UTF-8"
-    if not name or not version or "\x1f" in name + version or "@" in version or "\0" in version:
-        return (
-            f"{name!r} in version {version!r} is no workflow: give both a name and a version, without the character U+001F, and "
-            "the version without '@'"
-        )
-    if len(decision_function("default", name, version)) > FUNCTION_LIMIT:
-        return f"the name {name!r} with version {version!r} is too long: both together have at most {FUNCTION_LIMIT - 20} bytes"
-    return ""
 
 
 def _decide_packet(peer: Peer, args: list[bytes]) -> None:

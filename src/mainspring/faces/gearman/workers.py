@@ -12,22 +12,25 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mainspring.api.submitting import check_seconds
+from mainspring.callbacks import CallInProgress
 from mainspring.errors import UsageError
-from mainspring.faces.gearman import decide_packets
 from mainspring.faces.gearman.clients import lone_handle
+from mainspring.faces.gearman.decide_packets import HISTORY_RETRY_DELAY, UNSUPPORTED, DecisionSide
 from mainspring.faces.gearman.worker_reports import RegisterOptions, decode_beats, decode_register, settle_oversized
 from mainspring.faces.gearman.worker_side import NO_JOB, plain_assignment
 from mainspring.features import Feature
 from mainspring.jobs.held import Ability
-from mainspring.jobs.model import check_retry, failure
+from mainspring.jobs.model import FUNCTION_LIMIT, check_retry, failure
 from mainspring.resources.rules import limits_of, limits_to_wire
 from mainspring.sizes import CANNOT_READ
 from mainspring.wire.gearman_protocol import Type, response
+from mainspring.workflows.model import Definition, decision_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.faces.gearman.peer import Peer
+    from mainspring.faces.gearman.worker_reports import WorkflowOptions
 
 
 _NOOP = response(Type.NOOP)
@@ -272,12 +275,72 @@ def _register(peer: Peer, args: list[bytes]) -> None:
         if not 1 <= options.decisions <= MOST_DECISIONS:
             _refuse(peer, f"a worker takes 1 to {MOST_DECISIONS} decisions at a time, not {options.decisions}")
             return
-        decide_packets.register(peer, function, options.workflow, options.decisions, options.timeout)
+        _register_decisions(peer, function, options.workflow, options.decisions, options.timeout)
         return
     ability = Ability(
         timeout=options.timeout, requeue=False, heartbeat=options.heartbeat, retry=options.retry, limits=limits
     )
     peer.worker_side.register(function, ability)
+
+
+def _register_decisions(
+    peer: Peer, function: bytes, options: WorkflowOptions, decisions: int, timeout: float | None
+) -> None:
+    """Register a peer for the decisions of a workflow."""
+    workflows = peer.face.workflows
+    if workflows is None:
+        peer.refuse(b"UNSUPPORTED", b"%b is a workflow, and %b" % (function, UNSUPPORTED))
+        return
+    name = function.decode("utf-8", "surrogateescape")
+    why = _refused_name(function, options.version)
+    if why:
+        peer.refuse(b"INVALID_ARGUMENTS", why.encode("utf-8", "backslashreplace"))
+        return
+    definition = Definition(name, options.version, peer.namespace, app=options.app)
+    if timeout is not None:
+        definition = msgspec.structs.replace(definition, timeout=timeout)
+    decided = decision_function(peer.namespace, name, options.version)
+    if not peer.service.dispatch.admits(decided, peer.caller):
+        peer.refuse(b"TOO_MANY_FUNCTIONS", peer.service.roster.too_many(decided, peer.caller).encode())
+        return
+    if full := workflows.definitions.full(definition):
+        peer.refuse(b"TOO_MANY_FUNCTIONS", full.encode("utf-8", "backslashreplace"))
+        return
+
+    peer.as_worker()  # from now on, neither its namespace nor its caller can change
+
+    def defined(_: None) -> None:
+        if peer.reading.finished:
+            return
+        side = peer.decisions
+        if side is None:
+            side = peer.decisions = DecisionSide(peer, workflows, decisions)
+            peer.sides.append(side)
+        side.register(definition, options.digest)
+
+    def define() -> None:
+        if not peer.reading.finished:
+            CallInProgress(workflows.definitions.define([definition]), defined, not_defined)
+
+    def not_defined(_: Exception) -> None:
+        peer.service.later(HISTORY_RETRY_DELAY, define)  # a worker registers once for a connection
+
+    define()
+
+
+def _refused_name(function: bytes, version: str) -> str:
+    try:
+        name = function.decode()
+    except UnicodeDecodeError:
+        return f"the name {function!r} of a workflow is not UTF-8"
+    if not name or not version or "\x1f" in name + version or "@" in version or "\0" in version:
+        return (
+            f"{name!r} in version {version!r} is no workflow: give both a name and a version, without the character U+001F, and "
+            "the version without '@'"
+        )
+    if len(decision_function("default", name, version)) > FUNCTION_LIMIT:
+        return f"the name {name!r} with version {version!r} is too long: both together have at most {FUNCTION_LIMIT - 20} bytes"
+    return ""
 
 
 def _ready(peer: Peer, args: list[bytes]) -> None:
