@@ -74,6 +74,10 @@ class Roots(Protocol):
         """
 
 
+def _nobody(job: Job) -> None:
+    del job
+
+
 class RootJobs:
     """Requests to ``roots`` for the jobs of a node. Without ``roots``, no function stands for runs."""
 
@@ -81,6 +85,8 @@ class RootJobs:
         self._timers, self._clock, self._handles = context.timers, context.clock, context.handles
         self._queues = context.dispatch.queues
         self._roots = roots
+        self.goes_on: Callable[[Job], Worker | None] = _nobody if roots is None else roots.goes_on
+        """As of `Roots`."""
         self.functions: set[bytes] = set()
         """The functions whose jobs stand for runs."""
         self._beginning: dict[FunctionQueue, bool] = {}
@@ -132,10 +138,6 @@ class RootJobs:
             self._timers.at(self._clock.monotonic() + RETRY_DELAY, lambda: done(RUNS_AT_ONCE))
 
         self._roots.begin_waiting(queue.name, RUNS_AT_ONCE, done, failed)
-
-    def goes_on(self, job: Job) -> Worker | None:
-        """Return the worker that alone gets a new decision job; None for other jobs."""
-        return None if self._roots is None else self._roots.goes_on(job)
 
     async def cancel(self, job_id: int, reason: str, act: Act | None = None) -> str:
         """Cancel the run of a live root job. Raises ConflictError."""
