@@ -11,6 +11,7 @@ from mainspring.engines.memory.workflows import MemoryWorkflowSlice
 from mainspring.engines.postgres.changing import PostgresBulkSlice
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.postgres.schedules import PostgresScheduleSlice
+from mainspring.engines.postgres.workflows import PostgresWorkflowSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.slice_transaction import SqliteBulkSlice, SqliteScheduleSlice
 from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
@@ -38,4 +39,5 @@ def sqlite_engine(path: Path, **options: Any) -> SqliteEngine:
 
 def postgres_engine(url: str, **options: Any) -> PostgresEngine:
     """Return a store on a server."""
-    return PostgresEngine(url, slices=[PostgresBulkSlice(), PostgresScheduleSlice(no_time)], **options)
+    slices: list[Any] = [PostgresBulkSlice(), PostgresWorkflowSlice(), PostgresScheduleSlice(no_time)]
+    return PostgresEngine(url, slices=slices, **options)

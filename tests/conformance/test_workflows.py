@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import apsw
+import asyncpg
 import pytest
 
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.workflows import MemoryRuns, MemoryWorkflowSlice
-from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
+from mainspring.engines.postgres.connections import SCHEMA
+from mainspring.engines.sql.workflows import WorkflowSlice
 from mainspring.workflows.model import YEAR, Definition, Key, Status
 from mainspring.workflows.requests import Signal
 from mainspring.workflows.store import FindDefinitions
 from tests.conformance.suite import Make, WorkflowSuite
 from tests.conformance.suite.starting_flows import StartingFlows
 from tests.conformance.suite.workflows import WorkflowGroups
-from tests.engines import memory_engine, sqlite_engine
+from tests.engines import memory_engine, postgres_engine, sqlite_engine
 
-from .test_engines import out_of_pages
+from .test_engines import failing_commits, out_of_pages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from mainspring.storage.engine import Engine
     from mainspring.workflows.tables import Writes
     from tests.conformance.suite.flows import Flows
+    from tests.postgres.server import PostgresServer
 
 
 class MemoryContent:
@@ -100,7 +104,7 @@ def forget(flows: Flows) -> None:
     """Forget the runs in the memory of a node."""
     engine: Any = flows.store.engine
     for one in engine.slices:
-        if isinstance(one, MemoryWorkflowSlice | SqliteWorkflowSlice):
+        if isinstance(one, WorkflowSlice | MemoryWorkflowSlice):
             for run in flows.list():
                 one.cache.take(run)
 
@@ -133,6 +137,59 @@ class TestMemory(WorkflowSuite):
         assert written
         assert sum(written) <= flows.row(run).history_bytes
         assert max(written) > 20_000
+
+
+class PostgresContent:
+    """`set_aside_flows.Content` in a database, by a connection of its own."""
+
+    def __init__(self, flows: Flows, url: str) -> None:
+        self._flows = flows
+        self._url = url
+
+    def blocks(self, run: int) -> dict[int, bytes]:
+        return dict(self._fetch("SELECT first, block FROM history WHERE run = $1", run))
+
+    def set_blocks(self, run: int, blocks: dict[int, bytes]) -> None:
+        for first, block in blocks.items():
+            self._fetch("UPDATE history SET block = $1 WHERE run = $2 AND first = $3", block, run, first)
+        forget(self._flows)
+
+    def set_status(self, run: int, status: int) -> None:
+        self._fetch("UPDATE runs SET status = $1 WHERE id = $2", status, run)
+
+    def set_snapshot(self, run: int, state: bytes) -> None:
+        self._fetch("UPDATE snapshots SET state = $1 WHERE run = $2", state, run)
+        forget(self._flows)
+
+    def errands(self) -> dict[int, bytes]:
+        return dict(self._fetch("SELECT number, errand FROM errands"))
+
+    def set_errand(self, number: int, errand: bytes) -> None:
+        self._fetch("UPDATE errands SET errand = $1 WHERE number = $2", errand, number)
+
+    def _fetch(self, statement: str, *values: object) -> list[Any]:
+        async def run() -> list[Any]:
+            connection = await asyncpg.connect(self._url, server_settings={"search_path": SCHEMA})
+            try:
+                return list(await connection.fetch(statement, *values))
+            finally:
+                await connection.close()
+
+        return asyncio.run(run())
+
+
+class TestPostgres(WorkflowSuite):
+    @pytest.fixture
+    def make(self, postgres: PostgresServer, database: str) -> Make:
+        self.server, self.database = postgres, database
+        return lambda: postgres_engine(database)
+
+    def spoiled(self, engine: Engine) -> AbstractContextManager[None]:
+        return failing_commits(self.server, self.database)
+
+    @pytest.fixture
+    def content(self, flows: Flows, database: str) -> PostgresContent:
+        return PostgresContent(flows, database)
 
 
 class TestSqlite(WorkflowSuite):

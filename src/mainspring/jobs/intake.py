@@ -527,7 +527,9 @@ class NodeJobLifecycle:
         """Stop held jobs, except those whose workers were already asked to stop."""
         for job_id in ids:
             held = self._table.find(job_id)
-            if held is not None and not held.cancelled:
+            if held is None:
+                self._clients.cancel_elsewhere(job_id, why)
+            elif not held.cancelled:
                 self._clients.cancel_held(held, why, lambda _: None)
 
     def begun(self, new: Sequence[Job], taken: Sequence[Job] = ()) -> None:
@@ -577,7 +579,10 @@ class NodeJobLifecycle:
                 self._ends.forget(held, stop=stop)
             elif queue is not None and gone.state == State.PENDING:
                 self._assigner.no_longer_pending(queue, gone.priority)
-            elif queue is not None and gone.term != self._table.term:
-                self._assigner.no_longer_away(queue)
+            elif gone.term != self._table.term:
+                if queue is not None:
+                    self._assigner.no_longer_away(queue)
+                if stop:
+                    self._clients.stop_elsewhere(gone.term, gone.id)
             for listener in self._listeners.pop(gone.id):
                 listener.unknown(self._handles.of(gone.id))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.access.audit import RecordActs
 from mainspring.access.idempotency import KeyedAct, RepeatedError, commit_keyed
-from mainspring.callbacks import Callback, shielded
+from mainspring.callbacks import Callback, CallInProgress, shielded
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError, StoreError
 from mainspring.events import Ask, ProgressText, Running, Stop, StopRequested
@@ -34,7 +34,7 @@ from mainspring.jobs.store import (
     Reschedule,
     ShowJob,
 )
-from mainspring.namespaces import DEFAULT
+from mainspring.namespaces import ANY, DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -233,6 +233,16 @@ class Clients:
         self.cancel_held(held, reason, lambda _: None)
         await self._commits.committed(operation)
         return "running"
+
+    def cancel_elsewhere(self, job_id: int, reason: str) -> None:
+        """Cancel a job that this node does not hold, if another node may hold it."""
+        if self._remote_jobs is not None:
+            CallInProgress(self.cancel(job_id, reason, namespace=ANY), lambda _: None, lambda _: None)
+
+    def stop_elsewhere(self, term: int, job_id: int) -> None:
+        """Ask the node that held a deleted job to stop it."""
+        if self._remote_jobs is not None and term > 0:
+            self._remote_jobs.stop(term, job_id, CANCEL_REASON)
 
     def cancel_held(self, held: Held, reason: str, done: Callable[[str], None]) -> None:
         """Cancel a job in memory, without the store if its worker is asked to stop it."""

@@ -58,12 +58,17 @@ def build_engine(settings: StoreSettings, *, lease: float = LEASE, workflows: Wo
             from mainspring.engines.postgres.changing import PostgresBulkSlice  # noqa: PLC0415
             from mainspring.engines.postgres.engine import PostgresEngine  # noqa: PLC0415
             from mainspring.engines.postgres.schedules import PostgresScheduleSlice  # noqa: PLC0415
+            from mainspring.engines.postgres.workflows import PostgresWorkflowSlice  # noqa: PLC0415
         cluster = None if settings.cluster is None else _build_cluster(settings.cluster, lease)
         return PostgresEngine(
             settings.url,
             migrate=settings.migrate,
             cluster=cluster,
-            slices=[PostgresBulkSlice(), PostgresScheduleSlice()],
+            slices=[
+                PostgresBulkSlice(),
+                PostgresWorkflowSlice(limits=run_limits(workflows, PostgresEngine.max_value)),
+                PostgresScheduleSlice(),
+            ],
         )
     if settings.engine == "zookeeper":
         with _driver_for(settings):

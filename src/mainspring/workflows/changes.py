@@ -328,6 +328,8 @@ class RunChanges:
         """Whether that operation tries those that are set aside."""
         self.errands_left = False
         """Whether errands may be stored after the transaction."""
+        self.errands_elsewhere = False
+        """Whether another node does errands."""
 
     def handle_of(self, job_id: int) -> str:
         """Return the text of a job's handle."""
@@ -346,8 +348,9 @@ class RunChanges:
             return found
         if run in self._closed:
             return self._closed[run]
+        await self.tables.hold((run,))
         cached = self._cache.take(run)
-        if cached is None:
+        if cached is None or not self.tables.is_current(cached.row):
             cold = await self._load(run)
             if not isinstance(cold, Run):
                 return cold
@@ -384,14 +387,19 @@ class RunChanges:
     async def prefetch(self, runs: Iterable[int]) -> None:
         """Read those of many runs together that are not in memory: a few reads instead of two for each run."""
         drafts, closed = self._drafts, self._closed
-        cold = [run for run in runs if self._cache.peek(run) is None and run not in drafts and run not in closed]
+        cold = [run for run in runs if not self._is_cached(run) and run not in drafts and run not in closed]
         if len(cold) > 1:
+            await self.tables.hold(cold)
             for row, blocks in await self.tables.load_short(cold):
                 found = folded(row, State(), blocks)
                 if isinstance(found, Run):
                     self._prefetched[row.id] = found
                 else:
                     self._unread[row.id] = self._met[row.id] = found
+
+    def _is_cached(self, run: int) -> bool:
+        found = self._cache.peek(run)
+        return found is not None and self.tables.is_current(found.row)
 
     async def open(self, run: int, now_us: int) -> RunDraft | Unread | None:
         """Return the draft of a run that is open; None if there is none, and `Unread` if this node cannot read it."""

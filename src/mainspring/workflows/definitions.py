@@ -38,6 +38,8 @@ MOST_OF_NAMESPACE: Final = 10_000
 """Versions of workflows of a namespace: each is a row that every node has in memory, also without workers."""
 
 LOOK_INTERVAL: Final = 1.0
+RELOAD_INTERVAL: Final = 2.0
+"""Seconds between two reads of the definitions that other nodes may have added."""
 ABSENCE: Final = 10.0
 """Seconds in which workers reconnect. After them, new runs get another version, if that has workers."""
 
@@ -45,12 +47,20 @@ ABSENCE: Final = 10.0
 class Definitions:
     """A cache of the stored definitions, on a node that calls ``tick`` about every second.
 
-    ``added`` is called with the functions that became workflows.
+    ``added`` is called with the functions that became workflows. ``is_shared``: other nodes have workers, and may add some.
     """
 
     def __init__(
-        self, commits: CommitQueue, reads: Reads, clock: Clock, added: Callable[[Iterable[bytes]], None]
+        self,
+        commits: CommitQueue,
+        reads: Reads,
+        clock: Clock,
+        added: Callable[[Iterable[bytes]], None],
+        *,
+        is_shared: bool = False,
     ) -> None:
+        self._is_shared = is_shared
+        self._reload_at = clock.monotonic() + RELOAD_INTERVAL
         self._commits = commits
         self._reads = reads
         self._clock = clock
@@ -79,6 +89,10 @@ class Definitions:
     def functions(self) -> Iterable[bytes]:
         """Return the functions that are workflows."""
         return self._functions
+
+    def any(self) -> bool:
+        """Return whether there are workflows."""
+        return bool(self._functions)
 
     def all(self) -> Iterable[Definition]:
         """Return all definitions."""
@@ -113,6 +127,9 @@ class Definitions:
     def tick(self, connected: Callable[[], Iterable[Build]]) -> None:
         """Write each minute that the versions of connected workers are seen, and soon that others are gone."""
         now = self._clock.monotonic()
+        if self._is_shared and now >= self._reload_at:
+            self._reload_at = now + RELOAD_INTERVAL
+            self._reads.ask(FindDefinitions(), self.keep, lambda _: None)
         if now < self._look_at:
             return
         self._look_at = now + LOOK_INTERVAL
@@ -129,8 +146,10 @@ class Definitions:
     def _gone(self, connected: Collection[tuple[str, str, str]], now: float) -> list[tuple[str, str, str]]:
         """Return the versions that would get new runs, although they have had no worker for some time and others have one.
 
-        It needs a store of one node: another node would not know these workers.
+        On a shared store there are none: other nodes may have workers of them.
         """
+        if self._is_shared:
+            return []
         workflows = {key[:2] for key in connected}
         lately_us = to_us(self._clock.wall()) - LATELY_US
         absent = {

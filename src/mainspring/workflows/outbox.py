@@ -40,7 +40,7 @@ from mainspring.workflows.other_runs import child_ended, child_refused, child_st
 from mainspring.workflows.reading import Unread
 from mainspring.workflows.requests import Reached, Signal
 from mainspring.workflows.starting import begin_child
-from mainspring.workflows.store import RunErrands, Unbegun
+from mainspring.workflows.store import HasErrands, RunErrands, Unbegun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
     from mainspring.storage.commit_queue import CommitQueue
-    from mainspring.storage.reads import SetAside
+    from mainspring.storage.reads import Reads, SetAside
     from mainspring.workflows.changes import RunChanges
     from mainspring.workflows.cross_run import Close, Errand
     from mainspring.workflows.history import Event
@@ -58,10 +58,34 @@ ERRAND: Final = Kind("errand", REMEDY)
 """A request of one run to another, by its number in the store."""
 
 
-class ErrandLoop:
-    """Does stored errands, on a node that calls ``tick`` regularly. ``paused`` returns whether nothing may be written."""
+LOOK_INTERVAL: Final = 1.0
+"""Seconds between two looks for the errands of other nodes."""
+LOOK_KEY: Final = "errands"
+"""The name for which nodes choose the one that looks."""
 
-    def __init__(self, commits: CommitQueue, clock: Clock, *, paused: Callable[[], bool], set_aside: SetAside) -> None:
+
+class ErrandLoop:
+    """Does stored errands, on a node that calls ``tick`` regularly.
+
+    ``paused`` returns whether nothing may be written. ``looks`` returns whether this node looks for the errands of others, which
+    may have stopped before they have done them.
+    """
+
+    def __init__(
+        self,
+        commits: CommitQueue,
+        reads: Reads,
+        clock: Clock,
+        *,
+        paused: Callable[[], bool],
+        looks: Callable[[], bool],
+        set_aside: SetAside,
+    ) -> None:
+        self._reads = reads
+        self._looks = looks
+        self._look_at = clock.monotonic() + LOOK_INTERVAL
+        self._after = 0
+        """The last errand that is set aside."""
         self._commits = commits
         self._clock = clock
         self._paused = paused
@@ -80,6 +104,7 @@ class ErrandLoop:
 
     def tick(self) -> None:
         """Do the first errands, if there may be some."""
+        self._look()
         if self._running or not (self._stored or self._retry_at is not None):
             return  # as nearly always: ticks are frequent
         from_first = self._retry_at is not None and self._clock.monotonic() >= self._retry_at
@@ -89,8 +114,24 @@ class ErrandLoop:
                 self._retry_at = None
             self._commits.put(RunErrands(to_us(self._clock.wall()), from_first=from_first), self._done, self._failed)
 
+    def _look(self) -> None:
+        now = self._clock.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_INTERVAL
+        if not self._stored and not self._paused() and self._looks():
+            self._reads.ask(HasErrands(self._after), self._found, lambda _: None)
+
+    def _found(self, are_there: bool) -> None:
+        if are_there:
+            self.stored()
+
     def _done(self, outcome: RanErrands) -> None:
         self._running = False
+        if outcome.is_elsewhere:
+            self._stored = True  # the next tick looks whether that node has done all
+            return
+        self._after = outcome.aside.after
         self._set_aside.handled(ERRAND, map(str, outcome.done))
         for number, fault in outcome.aside.faults.items():
             self._set_aside.note(ERRAND, str(number), fault)
@@ -121,7 +162,8 @@ async def run_errands(changes: RunChanges, now_us: int) -> bool:
     done = await _run_stored(changes, stored, now_us) if stored or changes.errands_from_first else []
     tried = 0
     left: list[Errand] = []
-    while not stored and tried < min(len(fresh), MOST):  # an errand may cause further ones
+    most = 0 if stored or tables.stores_errands else MOST
+    while tried < min(len(fresh), most):  # an errand may cause further ones
         if await _run(changes, fresh[tried], now_us) is not None:
             left.append(fresh[tried])
         tried += 1
@@ -294,8 +336,7 @@ async def _target(
 ) -> RunDraft | Unbegun | Unread | _Refused | None:
     """Return the open run that an errand names, or a workflow's job whose run has not begun, if its decider could reach it."""
     event = errand.initiated
-    key = Key(job=event.run, workflow_id="" if event.run else event.workflow_id, namespace=errand.namespace)
-    found = await find_target(changes, key, now_us)
+    found = await find_target(changes, target_of(errand), now_us)
     if isinstance(found, Unbegun) and not found.is_workflow:
         return None  # it may be a task's job
     if isinstance(found, Unread):
@@ -307,6 +348,12 @@ async def _target(
         if not matches_any(name, event.reach):
             return _Refused.NOT_PERMITTED
     return found
+
+
+def target_of(errand: SignalOther | CancelOther) -> Key:
+    """Return the key of the run that an errand names."""
+    event = errand.initiated
+    return Key(job=event.run, workflow_id="" if event.run else event.workflow_id, namespace=errand.namespace)
 
 
 def _sender(errand: SignalOther | CancelOther) -> dict[str, Any]:

@@ -185,13 +185,14 @@ class RunCache:
         while self.size > self._limit and self._runs:
             self.take(next(iter(self._runs)))
 
-    def tail(self, run: int) -> Tail | None:
+    def tail(self, run: int, decision: int) -> Tail | None:
         """Return the events of a run after those that its last completed decision was given; None if they are not in memory.
 
-        There may be none.
+        There may be none. ``decision`` is the job of the run's decision task: if the cache has another one, another node has
+        changed the run since.
         """
         found = self._runs.get(run)
-        if found is None:
+        if found is None or found[0].row.decision != decision:
             return None
         events = found[0].tail
         return Tail(found[0].row.events - len(events) + 1, events)

@@ -25,6 +25,7 @@ from mainspring.workflows.decision_intake import CachedRuns, DecisionIntake
 from mainspring.workflows.definitions import Definitions, VersionTable
 from mainspring.workflows.model import Key, Limits, decisions_of, decode_about
 from mainspring.workflows.observers import LongHistories, NewlyParked
+from mainspring.workflows.outbox import LOOK_KEY as ERRANDS
 from mainspring.workflows.outbox import ErrandLoop
 from mainspring.workflows.reading import LatestEvents
 from mainspring.workflows.store import (
@@ -264,7 +265,7 @@ class WorkflowService:
         jobs: JobService,
         roots: RootRuns,
         *,
-        tail: Callable[[int], Tail | None],
+        tail: Callable[[int, int], Tail | None],
         first: Callable[[str], bool] | None = None,
         retention: float = 14 * DAY,
         limits: Limits | None = None,
@@ -283,22 +284,34 @@ class WorkflowService:
         self._builds = builds = roots.builds
         self.decisions = DecisionIntake(commits, clock, jobs, roots.cached)
         self.workers = DeciderWorkers()
-        self.definitions = Definitions(commits, reads, clock, self._became_workflows)
+        self.definitions = Definitions(commits, reads, clock, self._became_workflows, is_shared=first is not None)
         self._tasks = Functions(jobs.registered.has)
         self._paused = Functions(lambda function: jobs.functions.limits_of(function).paused)
         self.requests = RunRequests(commits, clock, tasks=self._tasks, paused=self._paused)
         self._long_histories = LongHistories(self.limits, jobs.handles.of)
         self._newly_parked = NewlyParked(jobs.handles.of, clock.monotonic)
         self._starting: tuple[BeginRuns, Gathered[Start]] | None = None
+        is_shared = first is not None
         first = first or (lambda _: True)
 
         def paused() -> bool:
             return jobs.dispatch.paused
 
+        def served(function: bytes) -> bool:
+            others = jobs.registered.of_others()
+            return others is None or function in others
+
         def aside() -> int:
             return self._set_aside.number(RUN)
 
-        self._errands = ErrandLoop(commits, clock, paused=paused, set_aside=self._set_aside)
+        self._errands = ErrandLoop(
+            commits,
+            reads,
+            clock,
+            paused=paused,
+            looks=lambda: is_shared and self.definitions.any() and first(ERRANDS),
+            set_aside=self._set_aside,
+        )
         self._alarms = Alarms(
             commits,
             clock,
@@ -315,9 +328,11 @@ class WorkflowService:
             clock,
             builds=builds.all,
             definitions=self.definitions.all,
+            served=served,
             first=first,
             paused=paused,
             retention=retention,
+            is_shared=is_shared,
             aside=aside,
         )
         self.versions = VersionTable(commits, reads, clock, self.definitions, builds, lambda: watch.parked)

@@ -282,6 +282,14 @@ class RanErrands(NamedTuple):
     """The numbers of those that were done."""
     aside: ErrandsAside
     """Those that are set aside."""
+    is_elsewhere: bool = False
+    """Whether another node does errands: none were tried."""
+
+
+class HasErrands(Query[bool], frozen=True):
+    """Read whether there are stored errands behind one."""
+
+    after: int
 
 
 class SweepEarlySignals(Operation):
@@ -345,6 +353,8 @@ class RunRow(msgspec.Struct):
     parking: Parking = msgspec.field(default_factory=Parking)
     unread: str = ""
     """Why this version cannot read all of the row; empty if it can. The values that it cannot read are defaults."""
+    written: int = 0
+    """A number that each write of the row changes, in stores with several nodes."""
 
     @property
     def parked(self) -> Parked | None:

@@ -122,7 +122,23 @@ class Runs(Protocol):
 
 
 class RunTables(Runs, RunTransaction, Protocol):
-    """The tables inside one transaction, as ``unit`` uses them. Reads include earlier writes of the transaction."""
+    """The tables inside one transaction, as ``unit`` uses them. Reads include earlier writes of the transaction.
+
+    A run changes only in a transaction that has it to itself (`hold`). Engines that run one transaction at a time have nothing
+    to do for that.
+    """
+
+    stores_errands: bool
+    """Whether errands of a transaction are left to later ones, because the runs that they reach may be locked."""
+
+    async def hold(self, runs: Collection[int]) -> None:
+        """Lock open runs until the end of the transaction, without waiting.
+
+        If another transaction has one of them, this one begins anew.
+        """
+
+    def is_current(self, row: RunRow) -> bool:
+        """Return whether a row in memory is as it is stored; False for a run that is not locked."""
 
     async def load_short(self, runs: Collection[int]) -> list[tuple[RunRow, list[bytes]]]:
         """Return those of some runs that are open and have no snapshot, each with the blocks of its history in order."""
@@ -182,6 +198,20 @@ class RunTables(Runs, RunTransaction, Protocol):
 
     async def forget(self, runs: Collection[int]) -> None:
         """Delete runs with their histories and snapshots."""
+
+
+class SerialRuns:
+    """The part of `RunTables` for engines that run one transaction at a time."""
+
+    stores_errands = False
+
+    async def hold(self, runs: Collection[int]) -> None:
+        """Do nothing: no other transaction has them."""
+
+    def is_current(self, row: RunRow) -> bool:
+        """Return True: no other node writes it."""
+        del row
+        return True
 
 
 MIN_BYTES: Final = 8 * 1024

@@ -146,7 +146,9 @@ class WorkflowUnit:
             case RunErrands():
                 changes.errands_due_us = operation.now_us
                 changes.errands_from_first = operation.from_first
-                return lambda: RanErrands(changes.errands_left, changes.errands_done, changes.errands_aside)
+                return lambda: RanErrands(
+                    changes.errands_left, changes.errands_done, changes.errands_aside, changes.errands_elsewhere
+                )
             case SweepEarlySignals():
                 outcome = await sweep_early(self._tables, operation)
             case RemoveDefinition():

@@ -153,8 +153,6 @@ class Alarms:
 
 LOOK_INTERVAL: Final = 5.0
 """Seconds between two looks for parked runs."""
-LOOK_KEY: Final = "parked runs"
-"""The name for which nodes choose the one that looks."""
 BATCH: Final = 100
 """Runs that one operation unparks or forgets."""
 STRANDED_AFTER: Final = 60.0
@@ -185,7 +183,8 @@ class Stranded(NamedTuple):
 class Watch:
     """Looks after the runs of a node.
 
-    ``builds`` returns the code of the connected workers, ``definitions`` all versions of workflows.
+    ``builds`` returns the code of the connected workers, ``definitions`` all versions of workflows. ``served`` returns whether a
+    function of decisions may have a worker at another node.
     ``first`` returns whether this node is the first in line for a name; ``paused`` whether nothing may be written. ``retention``
     is in seconds. ``aside`` returns how many runs are set aside: those stay at the front of what a transaction takes.
     """
@@ -198,9 +197,11 @@ class Watch:
         *,
         builds: Callable[[], Iterable[Build]],
         definitions: Callable[[], Iterable[Definition]],
+        served: Callable[[bytes], bool],
         first: Callable[[str], bool],
         paused: Callable[[], bool],
         retention: float,
+        is_shared: bool,
         aside: Callable[[], int] = lambda: 0,
     ) -> None:
         self._aside = aside
@@ -209,6 +210,8 @@ class Watch:
         self._clock = clock
         self._builds = builds
         self._definitions = definitions
+        self._served = served
+        self._is_shared = is_shared
         self._first = first
         self._paused = paused
         self._retention = retention
@@ -267,7 +270,7 @@ class Watch:
     def _try_other_builds(self) -> None:
         """Let newly parked runs go on with other connected builds: in a rolling deploy, old code may meet runs of new code."""
         parked, self._newly_parked = self._newly_parked, set()
-        if parked and self._first(LOOK_KEY):
+        if parked:
             for build in set(self._builds()):
                 if build[:3] in parked:
                     self.build_connected(build)
@@ -275,10 +278,15 @@ class Watch:
     def _look(self) -> None:
         """Let parked runs go on for which another build is connected."""
         self._count()
-        if self._paused() or not self._first(LOOK_KEY):
-            return
-        for build in set(self._builds()):
-            self.build_connected(build)
+        if self._is_shared and any(True for _ in self._definitions()):
+            self.load(self._unpark_others, lambda _: None)  # other nodes park runs, too
+        else:
+            self._unpark_others()
+
+    def _unpark_others(self) -> None:
+        if not self._paused():
+            for build in set(self._builds()):
+                self.build_connected(build)
 
     def build_connected(self, build: Build) -> None:
         """Let the parked runs of a build's version go on with it at once, unless it has failed at them.
@@ -311,8 +319,9 @@ class Watch:
         unserved: dict[bytes, Definition] = {}
         for one in self._definitions():
             functions[one.function] = (one.namespace, one.name)
-            if (one.namespace, one.name, one.version) not in connected:
-                unserved[decision_function(one.namespace, one.name, one.version)] = one
+            function = decision_function(one.namespace, one.name, one.version)
+            if (one.namespace, one.name, one.version) not in connected and not self._served(function):
+                unserved[function] = one
 
         def counted(outcome: dict[tuple[bytes, int, int], int]) -> None:
             self.open = dict.fromkeys(functions.values(), 0)

@@ -58,8 +58,12 @@ class Flows:
     # ---- operations ----
 
     def group(self, *operations: Operation) -> list[Any]:
-        """Commit a group."""
-        return self.store.group(*operations)
+        """Commit a group, and do the errands that it has left to later groups, where all are left to them."""
+        outcomes = self.store.group(*operations)
+        if self.store.engine.shared and not any(isinstance(one, ops.RunErrands) for one in operations):
+            while self.run_errands():
+                pass
+        return outcomes
 
     def wait(self, microseconds: int) -> None:
         """Let time pass."""

@@ -59,10 +59,16 @@ def test_the_tail_has_the_events_that_no_completed_decision_was_given() -> None:
     run = a_run(1, events=5, seen=3)
     before = run.size
     cache.put([run])
-    tail = cache.tail(1)
+    tail = cache.tail(1, run.row.decision)
     assert tail is not None
     assert (tail.first, [event.id for event in tail.events]) == (4, [4, 5])
     assert run.size < before
     cache.put([a_run(2, events=5, seen=5)])
-    assert cache.tail(2) == Tail(6, [])
-    assert cache.tail(3) is None
+    assert cache.tail(2, 0) == Tail(6, [])
+    assert cache.tail(3, 0) is None
+
+
+def test_a_run_that_another_node_has_changed_has_no_tail() -> None:
+    cache = RunCache()
+    cache.put([a_run(1, events=5, seen=3)])
+    assert cache.tail(1, 77) is None, "it has another decision task in the store"

@@ -45,7 +45,9 @@ def loop_of(
     commits: Any, *, paused: bool = False, clock: ManualClock | None = None, set_aside: SetAside | None = None
 ) -> ErrandLoop:
     clock = clock or ManualClock()
-    return ErrandLoop(commits, clock, paused=lambda: paused, set_aside=set_aside or SetAside(clock))
+    return ErrandLoop(
+        commits, commits, clock, paused=lambda: paused, looks=lambda: False, set_aside=set_aside or SetAside(clock)
+    )
 
 
 def test_a_node_looks_for_errands_of_an_earlier_process_once() -> None:

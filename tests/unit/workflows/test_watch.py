@@ -56,7 +56,7 @@ def opened(store: Store) -> tuple[Watch, ManualClock]:
     port = cast("Any", store)
     watch = Watch(
         port, port, clock, builds=lambda: [BUILD], definitions=lambda: store.definitions, first=lambda _: True,
-        paused=lambda: False, retention=60.0,
+        paused=lambda: False, retention=60.0, served=lambda _: False, is_shared=False,
     )  # fmt: skip
     watch.load(lambda: None, lambda _: None)
     return watch, clock

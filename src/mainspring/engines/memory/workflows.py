@@ -22,7 +22,7 @@ from mainspring.workflows.cross_run import ErrandsAside
 from mainspring.workflows.definitions import CountOpen
 from mainspring.workflows.model import Limits
 from mainspring.workflows.reading import ReadLatest, RunCache
-from mainspring.workflows.tables import ALL, EarlySignals, StoredRun, first_errands
+from mainspring.workflows.tables import ALL, EarlySignals, SerialRuns, StoredRun, first_errands
 from mainspring.workflows.unit import WorkflowUnit
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class MemoryRunReads:
         return [job for job_id in ids if (job := await self.waiting_job(job_id, namespace)) is not None]
 
 
-class MemoryRuns(MemoryRunReads, MemoryGround):
+class MemoryRuns(SerialRuns, MemoryRunReads, MemoryGround):
     """``RunTables`` in dictionaries."""
 
     async def load_short(self, runs: Collection[int]) -> list[tuple[ops.RunRow, list[bytes]]]:

@@ -24,7 +24,6 @@ from mainspring.engines.postgres.transaction import Nodes, load_statements
 from mainspring.engines.postgres.writer import SLOW_GROUP, Watch, Writer
 from mainspring.engines.sql import access, records
 from mainspring.errors import StoreBrokenError, StoreError, StoreFencedError
-from mainspring.features import Feature
 from mainspring.ids import Term
 from mainspring.log_limit import CauseLimit
 from mainspring.nodes.model import NodeRow
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.postgres.transaction import Transaction
     from mainspring.events import Message
+    from mainspring.features import Feature
     from mainspring.ids import NodeId
     from mainspring.jobs.slices import JobLifecycle, Slice
     from mainspring.nodes.model import Cluster
@@ -70,7 +70,7 @@ class PostgresEngine:
     durable = True
     shared = True
     whole = True
-    lacks = frozenset({Feature.WORKFLOWS})
+    lacks: frozenset[Feature] = frozenset()
     max_value = 256 * 2**20
 
     def __init__(

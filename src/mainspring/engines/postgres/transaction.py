@@ -55,7 +55,9 @@ _DIALECT: Final[statements.Dialect] = {
     "index": lambda _: "",
 }
 
-SQL: Final = statements.load(__package__, ("access.sql", "records.sql", "bulk.sql", "schedules.sql"), _DIALECT)
+SQL_FILES: Final = ("access.sql", "records.sql", "bulk.sql", "schedules.sql", "workflows.sql")
+
+SQL: Final = statements.load(__package__, SQL_FILES, _DIALECT)
 """The statements of shared slices, by name."""
 
 

@@ -21,7 +21,7 @@ from mainspring.workflows.definitions import CountOpen
 from mainspring.workflows.model import Definition, Key, Limits, Parking, Status
 from mainspring.workflows.reading import ReadLatest, RunCache
 from mainspring.workflows.requests import Signal
-from mainspring.workflows.store import CountParked, FindDefinitions, ListRuns, ReadHistory, RunRow, ShowRun
+from mainspring.workflows.store import CountParked, FindDefinitions, HasErrands, ListRuns, ReadHistory, RunRow, ShowRun
 from mainspring.workflows.tables import ALL, EarlySignals, Snapshot, StoredRun, first_errands
 from mainspring.workflows.unit import WorkflowUnit
 
@@ -143,6 +143,7 @@ class RunReads:
         if row is None:
             return None
         snapshot_bytes, state = row[20:]
+        await self._tx.load_nodes([run, row[1]])
         return StoredRun(stored_row(row[:20]), None if state is None else Snapshot(snapshot_bytes, state))
 
     async def has_run(self, run: int, namespace: str) -> bool:
@@ -245,9 +246,14 @@ def readers(find_job: FindJob) -> Readers:
         ReadHistory: read_history,
         ReadLatest: read_latest,
         CountParked: _count_parked,
+        HasErrands: _has_errands,
         CountOpen: _count_open,
         FindDefinitions: find_definitions,
     }
+
+
+async def _has_errands(tx: Transaction, query: HasErrands, _: Meter) -> bool:
+    return bool((await tx.sql.first("has_errands", query.after))[0])
 
 
 async def _count_parked(tx: Transaction, _query: CountParked, _: Meter) -> dict[tuple[str, str, str], int]:
@@ -392,6 +398,7 @@ class WorkflowSlice:
     kind = unit.KIND
     follows = unit.FOLLOWS
     writes = unit.WRITES
+    unit_kind: type[WorkflowUnit] = WorkflowUnit
 
     def __init__(
         self,
@@ -415,4 +422,4 @@ class WorkflowSlice:
 
     def unit(self, tx: Any) -> WorkflowUnit:
         """Begin a unit of work."""
-        return WorkflowUnit(self._tables(tx), self.cache, self._limits, self._observers, self._errands_aside)
+        return self.unit_kind(self._tables(tx), self.cache, self._limits, self._observers, self._errands_aside)

@@ -1,4 +1,5 @@
--- Runs of workflows, open and closed, with their histories, snapshots and errands, and early signals.
+-- Runs of workflows, open and closed, with their histories, snapshots and errands, and early signals. An engine names the table
+-- of its open runs, `open_runs`; `runs` has all.
 
 -- Most changes touch no column that has an index.
 -- part: appended_columns
@@ -26,7 +27,7 @@ SELECT id FROM runs WHERE id = $1 AND ($2 = '' OR namespace = $2);
 
 -- Many runs at once, each row in a quarter of the time.
 -- name: load_short_runs
-SELECT {run_columns} FROM runs
+SELECT {run_columns} FROM {open_runs}
 WHERE id {among($1)} AND {run_is_open} AND NOT EXISTS (SELECT 1 FROM snapshots WHERE run = id);
 
 -- name: whole_histories
@@ -37,7 +38,7 @@ SELECT block FROM history
 WHERE run = $1 AND first >= coalesce((SELECT max(first) FROM history WHERE run = $1 AND first <= $2), 1) ORDER BY first LIMIT $3;
 
 -- name: open_run
-SELECT id FROM runs {index(runs_open)} WHERE {run_is_open} AND namespace = $1 AND workflow_id = $2;
+SELECT id FROM {open_runs} {index(runs_open)} WHERE {run_is_open} AND namespace = $1 AND workflow_id = $2;
 
 -- name: last_run
 SELECT id FROM runs {index(runs_named)} WHERE {run_is_closed} AND namespace = $1 AND workflow_id = $2 ORDER BY id DESC LIMIT 1;
@@ -49,9 +50,6 @@ SELECT id FROM runs {index(runs_links)} WHERE id <> root AND root = $1 AND ($2 =
 INSERT INTO runs ({run_columns})
 {rows(bigint, bigint, text, text, text, text, bigint, bigint, bigint,
     bigint, bigint, bytea, bigint, bigint, int, bigint, bigint, bigint, text, bytea)};
-
--- name: append_block
-INSERT INTO history (run, first, block) {rows(bigint, bigint, bytea)};
 
 -- name: save_snapshot
 INSERT INTO snapshots (run, history_bytes, state) {rows(bigint, bigint, bytea)}
@@ -75,6 +73,9 @@ DELETE FROM definitions WHERE namespace = $1 AND name = $2 AND version = $3;
 
 -- name: errand_sizes
 SELECT length(errand) FROM errands WHERE number > $1 ORDER BY number LIMIT $2;
+
+-- name: has_errands
+SELECT EXISTS (SELECT 1 FROM errands WHERE number > $1);
 
 -- name: errands
 SELECT number, errand FROM errands WHERE number > $1 ORDER BY number LIMIT $2;
@@ -102,30 +103,30 @@ DELETE FROM early_signals WHERE job {among($1)};
 
 -- From one set of builds to the next, not from run to run: there may be very many runs that the same builds have parked.
 -- name: next_builds
-SELECT namespace, type, version, builds FROM runs {index(runs_parked)}
+SELECT namespace, type, version, builds FROM {open_runs} {index(runs_parked)}
 WHERE parked_us IS NOT NULL AND (namespace, type, version, builds) > ($1, $2, $3, $4)
 ORDER BY namespace, type, version, builds LIMIT 1;
 
 -- name: parked_runs
-SELECT id FROM runs {index(runs_parked)}
+SELECT id FROM {open_runs} {index(runs_parked)}
 WHERE parked_us IS NOT NULL AND namespace = $1 AND type = $2 AND version = $3 AND builds = $4 LIMIT $5;
 
 -- name: count_parked
-SELECT namespace, type, version, count(*) FROM runs {index(runs_parked)}
+SELECT namespace, type, version, count(*) FROM {open_runs} {index(runs_parked)}
 WHERE parked_us IS NOT NULL AND namespace > '' GROUP BY namespace, type, version;
 
 -- name: count_open
-SELECT namespace, type, version, count(*) FROM runs {index(runs_versions)}
+SELECT namespace, type, version, count(*) FROM {open_runs} {index(runs_versions)}
 WHERE {run_is_open} AND namespace > '' GROUP BY namespace, type, version;
 
 -- name: open_of_version
-SELECT 1 FROM runs {index(runs_versions)} WHERE {run_is_open} AND namespace = $1 AND type = $2 AND version = $3 LIMIT 1;
+SELECT 1 FROM {open_runs} {index(runs_versions)} WHERE {run_is_open} AND namespace = $1 AND type = $2 AND version = $3 LIMIT 1;
 
 -- name: due_runs
-SELECT id, due_us FROM runs {index(runs_due)} WHERE due_us IS NOT NULL AND due_us <= $1 ORDER BY due_us, id LIMIT $2;
+SELECT id, due_us FROM {open_runs} {index(runs_due)} WHERE due_us IS NOT NULL AND due_us <= $1 ORDER BY due_us, id LIMIT $2;
 
 -- name: next_run
-SELECT due_us FROM runs {index(runs_due)} WHERE due_us IS NOT NULL AND (due_us, id) > ($1, $2) ORDER BY due_us, id LIMIT 1;
+SELECT due_us FROM {open_runs} {index(runs_due)} WHERE due_us IS NOT NULL AND (due_us, id) > ($1, $2) ORDER BY due_us, id LIMIT 1;
 
 -- name: closed_runs
 SELECT {run_columns} FROM runs {index(runs_closed)}
@@ -155,12 +156,12 @@ SELECT id FROM runs WHERE id >= $2 AND {matching_runs};
 
 -- Few runs have one workflow id or are parked: an index returns all of them sooner.
 -- name: few_named
-SELECT id FROM runs {index(runs_open)} WHERE {run_is_open} AND namespace = $1 AND workflow_id = $2
+SELECT id FROM {open_runs} {index(runs_open)} WHERE {run_is_open} AND namespace = $1 AND workflow_id = $2
 UNION ALL
 SELECT * FROM (SELECT id FROM runs {index(runs_named)} WHERE {run_is_closed} AND namespace = $1 AND workflow_id = $2 LIMIT $3) AS few;
 
 -- name: few_parked
-SELECT id FROM runs {index(runs_parked)} WHERE parked_us IS NOT NULL AND namespace = $1 LIMIT $2;
+SELECT id FROM {open_runs} {index(runs_parked)} WHERE parked_us IS NOT NULL AND namespace = $1 LIMIT $2;
 
 -- name: list_these_runs
 SELECT id FROM runs WHERE id {among($2)} AND {matching_runs};

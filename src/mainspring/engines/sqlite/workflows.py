@@ -9,6 +9,7 @@ from mainspring.engines.sqlite.jobs import find_job
 from mainspring.engines.sqlite.slice_transaction import SqliteGround
 from mainspring.engines.sqlite.statements import synchronous
 from mainspring.workflows.store import FindAlarms
+from mainspring.workflows.tables import SerialRuns
 
 if TYPE_CHECKING:
     from mainspring.engines.sqlite.transaction import Transaction
@@ -21,7 +22,7 @@ async def _find_job(tx: Transaction, job_id: int, namespace: str) -> Job | None:
     return find_job(tx, job_id, namespace)
 
 
-class SqliteRuns(RunWrites, SqliteGround):
+class SqliteRuns(SerialRuns, RunWrites, SqliteGround):
     """``workflows.tables.RunTables``."""
 
     def __init__(self, tx: Transaction) -> None:

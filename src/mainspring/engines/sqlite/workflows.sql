@@ -1,3 +1,9 @@
+-- part: open_runs
+runs;
+
+-- name: append_block
+INSERT INTO history (run, first, block) {rows(bigint, bigint, bytea)};
+
 -- name: append_run
 UPDATE runs SET ({appended_columns}) = ($1, $2, $3, $4) WHERE id = $5 AND events = $6;
 

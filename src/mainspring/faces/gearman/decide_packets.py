@@ -323,7 +323,7 @@ class DecisionSide:
     def _assign(self, held: Held) -> None:
         run = run_of(held)
         first = self._cached.last_of(run, self.worker) + 1
-        tail = self._workflows.tail(run)
+        tail = self._workflows.tail(run, held.job.id)
         if tail is not None and tail.first <= first:
             self._send(held, first, tail.events[first - tail.first :])
             return
@@ -346,7 +346,7 @@ class DecisionSide:
         if self._reports.about(run):
             self._reports.defer(held)
             return
-        tail = self._workflows.tail(run)
+        tail = self._workflows.tail(run, held.job.id)
         if events and tail is not None and tail.first <= events[-1].id + 1:
             events = [*events, *tail.events[events[-1].id + 1 - tail.first :]]
         self._peer.outgoing.gather(self._workflows.latest.after_answers)

@@ -1,0 +1,283 @@
+"""The workflows slice on PostgreSQL: runs under locks, where several nodes change them.
+
+A group locks the rows of all open runs that it will change before anything else, in the order of their ids: those of the jobs
+that it settles and those that its operations name. So it waits for other groups only while it holds no row of a job. A run that
+shows later is locked if it is free; otherwise the group begins anew. The ends of jobs that show later (expired ones, those
+cancelled by hand or recovered) become errands if their runs are locked.
+
+A node keeps runs in memory. What it has is current if the row was not written since: each write of a row leaves the number of its
+transaction in it (`RunRow.written`).
+
+Errands reach other runs than the group that has caused them, so they are stored and done by a later group, which locks their runs
+first. One node at a time does errands (`has_errand_turn`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mainspring.engines.postgres.connections import OvertakenError
+from mainspring.engines.postgres.lists import find_stored
+from mainspring.engines.postgres.run_transaction import PostgresGround
+from mainspring.engines.postgres.transaction import known_ids
+from mainspring.engines.sql.workflows import RunWrites, WorkflowSlice, find_alarms
+from mainspring.jobs.owners import Ended
+from mainspring.jobs.slices import of_kind, settled_keys
+from mainspring.workflows import cross_run, outbox, unit
+from mainspring.workflows import store as ops
+from mainspring.workflows.cross_run import RecordEnd
+from mainspring.workflows.definitions import RemoveDefinition
+from mainspring.workflows.draft import tried_by
+from mainspring.workflows.unit import WorkflowUnit
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from mainspring.engines.postgres.transaction import Transaction
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.owners import Notice
+    from mainspring.storage.engine import Operation, Plan
+    from mainspring.workflows.cross_run import Errand
+    from mainspring.workflows.model import Definition, Key, Limits
+    from mainspring.workflows.reading import RunCache
+    from mainspring.workflows.requests import Signal
+    from mainspring.workflows.store import RunRow
+    from mainspring.workflows.tables import EarlySignals, StoredRun, Writes
+
+
+async def _find_job(tx: Transaction, job_id: int, namespace: str) -> Job | None:
+    return (await find_stored(tx, [job_id], namespace)).get(job_id)
+
+
+class Wanted:
+    """The runs that a group will change, as far as its operations name them."""
+
+    def __init__(self) -> None:
+        self.runs: set[int] = set()
+        self.jobs: set[int] = set()
+        """Root jobs, which stand for the last runs of their chains."""
+        self.names: set[tuple[str, str]] = set()
+        """Namespaces and workflow ids."""
+
+    def add(self, key: Key) -> None:
+        """Add the run that a key names."""
+        if key.run:
+            self.runs.add(key.run)
+        elif key.job:
+            self.runs.add(key.job)
+            self.jobs.add(key.job)
+        else:
+            self.names.add((key.namespace, key.workflow_id))
+
+    def add_errand(self, errand: Errand) -> None:
+        """Add the runs that an errand reads and changes."""
+        self.runs.add(errand.source)
+        match errand:
+            case cross_run.EndChild():
+                self.runs.add(errand.parent)
+            case cross_run.ApplyPolicy():
+                self.runs.add(errand.child)
+                self.jobs.add(errand.child)
+            case cross_run.SignalOther() | cross_run.CancelOther():
+                self.add(outbox.target_of(errand))
+            case _:
+                pass
+
+    def __bool__(self) -> bool:
+        return bool(self.runs or self.names)
+
+
+class PostgresRuns(RunWrites, PostgresGround):
+    """``workflows.tables.RunTables``."""
+
+    stores_errands = True
+
+    def __init__(self, tx: Transaction) -> None:
+        RunWrites.__init__(self, tx, _find_job)
+        PostgresGround.__init__(self, tx)
+        self._asked: set[int] = set()
+        """Runs that were to be locked: those that are not in ``_held`` are not open."""
+        self._held: dict[int, int] = {}
+        """The locked runs, with what `RunRow.written` is if they are current."""
+        self._own = 0
+        """What the writes of this transaction leave in the rows of runs."""
+        self._errands: list[tuple[int, bytes]] = []
+
+    # ---- locks ----
+
+    async def lock(self, wanted: Wanted) -> None:
+        """Lock runs, and wait for other groups that have them; only before the group has locked any job."""
+        runs, jobs, names = known_ids(wanted.runs), known_ids(wanted.jobs), sorted(wanted.names)
+        found = await self._sql.fetch("lock_runs", runs, jobs, [one for one, _ in names], [one for _, one in names])
+        self._asked |= wanted.runs
+        for run, written in found:
+            if run:
+                self._asked.add(run)
+                self._held[run] = written
+            else:
+                self._own = written
+
+    async def hold(self, runs: Collection[int]) -> None:
+        if any(run not in self._asked for run in runs) and await self.try_to_hold(runs):
+            raise OvertakenError("another node changes a run")
+
+    async def try_to_hold(self, runs: Iterable[int]) -> set[int]:
+        """Lock runs without waiting; return those that another transaction has."""
+        wanted = known_ids(run for run in runs if run not in self._asked)
+        if not wanted:
+            return set()
+        found = dict(await self._sql.fetch("try_lock_runs", wanted))
+        left = [run for run in wanted if run not in found]
+        elsewhere = {run for (run,) in await self._sql.fetch("still_open", left)} if left else set()
+        self._held |= found
+        self._asked.update(run for run in wanted if run not in elsewhere)
+        return elsewhere
+
+    def is_current(self, row: RunRow) -> bool:
+        return self._held.get(row.id) == row.written
+
+    async def lock_definitions(self) -> None:
+        """Lock the definitions: two nodes that add one at the same time agree on the order."""
+        await self._sql.first("lock_definitions")
+
+    # ---- reads ----
+
+    async def load(self, run: int, namespace: str = "") -> StoredRun | None:
+        stored = await super().load(run, namespace)
+        if stored is not None:
+            stored.row.written = self._held.get(run, 0)
+        return stored
+
+    async def load_short(self, runs: Collection[int]) -> list[tuple[RunRow, list[bytes]]]:
+        found = await super().load_short(runs)
+        for row, _ in found:
+            row.written = self._held.get(row.id, 0)
+        await self._tx.load_nodes([row.root for row, _ in found])
+        return found
+
+    # ---- writes ----
+
+    async def write(self, writes: Writes) -> None:
+        own = self._own or await self._own_number()
+        for row in writes.new:
+            row.written = own
+        for changes in (writes.appended, writes.rescheduled, writes.changed):
+            for change in changes:
+                change.row.written = own
+        await super().write(writes)
+        for row in writes.new:
+            self._asked.add(row.id)
+        for changes in (writes.appended, writes.rescheduled, writes.changed):
+            self._held.update((change.row.id, own) for change in changes)
+        self._held.update((row.id, own) for row in writes.new)
+
+    async def _own_number(self) -> int:
+        (self._own,) = await self._sql.first("own_number")
+        return self._own
+
+    async def save_definitions(self, definitions: Iterable[Definition]) -> None:
+        await super().save_definitions(sorted(definitions, key=lambda one: (one.namespace, one.name, one.version)))
+
+    async def take_waiting(self, ids: Iterable[int], now_us: int) -> list[Job]:
+        wanted = set(ids)
+        taken = await super().take_waiting(wanted, now_us)
+        if len(taken) < len(wanted):
+            raise OvertakenError("a job that waited has been taken meanwhile")
+        return taken
+
+    async def add_early(self, job: int, signals: EarlySignals, signal: Signal) -> None:
+        if await self._sql.first("lock_waiting", job) is None:
+            raise OvertakenError("the run of the job has begun meanwhile")
+        await super().add_early(job, signals, signal)
+
+    # ---- errands ----
+
+    async def take_errands(self, after: int) -> list[Errand] | None:
+        """Read the first stored errands; return those that this version can read; None if another node has the turn."""
+        (has_turn,) = await self._sql.first("has_errand_turn")
+        if not has_turn:
+            return None
+        self._errands = await super().errands(after, outbox.MOST, outbox.MOST_BYTES)
+        readable = [one for _, data in self._errands if not isinstance(one := cross_run.decode_errand(data), str)]
+        children = [one.initiated.run for one in readable if isinstance(one, cross_run.StartChild)]
+        await self._tx.load_nodes([*children, *(one.source for one in readable)])
+        return readable
+
+    async def errands(self, after: int, limit: int, most_bytes: int) -> list[tuple[int, bytes]]:
+        del after, limit, most_bytes  # as `take_errands` has read them
+        taken, self._errands = self._errands, []
+        return taken
+
+
+class PostgresWorkflowUnit(WorkflowUnit):
+    """The workflows' part of one attempt to run a group."""
+
+    _tables: PostgresRuns
+
+    async def lock(self, plan: Plan) -> None:
+        """Lock the runs that the group will change, as far as its operations show."""
+        tables, wanted = self._tables, Wanted()
+        wanted.runs |= settled_keys(plan, unit.KIND)
+        for kind in unit.WRITES & plan.keys():
+            for operation in of_kind(plan, kind):
+                await self._name(operation, wanted)
+        if ops.SaveDefinitions in plan or RemoveDefinition in plan:
+            await tables.lock_definitions()
+        if wanted:
+            await tables.lock(wanted)
+
+    async def _name(self, operation: Operation, wanted: Wanted) -> None:
+        match operation:
+            case ops.Decide():
+                wanted.runs.update(completion.run for completion in operation.completions)
+            case ops.RingAlarms():
+                wanted.runs.update(operation.runs)
+            case ops.SignalRuns():
+                for signal in operation.signals:
+                    wanted.add(signal.key)
+            case ops.RequestCancelRun() | ops.TerminateRun() | ops.MoveRun():
+                wanted.add(operation.key)
+            case ops.UnparkRuns() if operation.key is not None:
+                wanted.add(operation.key)
+            case ops.UnparkRuns():
+                tried = tried_by(operation.build)
+                wanted.runs.update(await self._tables.parked(operation.definition, tried, operation.rows))
+            case ops.RunErrands():
+                after = 0 if operation.from_first else self._changes.errands_aside.after
+                taken = await self._tables.take_errands(after)
+                self._changes.errands_elsewhere = taken is None
+                for errand in taken or ():
+                    wanted.add_errand(errand)
+            case _:
+                pass
+
+    async def follow(self, notices: Sequence[Notice]) -> None:
+        """Record the ends of jobs. Those of runs that another group has become errands."""
+        await self._tables.meet({one.term for one in notices})
+        elsewhere = await self._tables.try_to_hold(_runs_of(notices))
+        if elsewhere:
+            for run, notice in zip(_runs_of(notices), notices, strict=True):
+                if run in elsewhere and isinstance(notice, Ended):  # the loss of an attempt counts only towards parking
+                    self._changes.errands.append(RecordEnd(run, "", "", notice))
+            notices = [one for run, one in zip(_runs_of(notices), notices, strict=True) if run not in elsewhere]
+        await super().follow(notices)
+
+
+def _runs_of(notices: Sequence[Notice]) -> Iterator[int]:
+    for notice in notices:
+        assert notice.options is not None
+        assert notice.options.run is not None, "this slice owns the job"
+        yield notice.options.run[0]
+
+
+class PostgresWorkflowSlice(WorkflowSlice):
+    """The slice on this engine."""
+
+    unit_kind = PostgresWorkflowUnit
+
+    def __init__(self, *, cache: RunCache | None = None, limits: Limits | None = None) -> None:
+        super().__init__(_tables_of, _find_job, {ops.FindAlarms: find_alarms}, cache, limits)
+
+
+def _tables_of(tx: Transaction) -> Any:
+    return tx.tables(PostgresRuns)

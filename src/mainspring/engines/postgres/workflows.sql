@@ -1,0 +1,77 @@
+-- Runs that are open have a table of their own.
+-- part: open_runs
+runs_open;
+
+-- Locks open runs: these, the last runs of the chains of these jobs, and those of these workflow ids. The order of locks prevents
+-- deadlocks between nodes. `written` changes with each write of the row. The first row has the value that writes of this
+-- transaction leave.
+-- name: lock_runs
+WITH locked AS MATERIALIZED (
+    SELECT id, xmin::text::bigint AS written FROM runs_open
+    WHERE id = ANY (ARRAY(
+        SELECT unnest($1::bigint[])
+        UNION ALL
+        SELECT r.id FROM runs_open AS r WHERE r.id <> r.root AND r.root = ANY ($2::bigint[])
+        UNION ALL
+        SELECT r.id FROM unnest($3::text[], $4::text[]) AS named (namespace, workflow_id)
+        CROSS JOIN LATERAL (
+            SELECT id FROM runs_open
+            WHERE status = 0 AND namespace = named.namespace AND workflow_id = named.workflow_id OFFSET 0) AS r))
+    ORDER BY id FOR UPDATE)
+SELECT 0::bigint AS id, pg_current_xact_id()::xid::text::bigint AS written
+UNION ALL
+SELECT id, written FROM locked;
+
+-- Locks those that no other transaction has locked, without waiting.
+-- name: try_lock_runs
+SELECT id, xmin::text::bigint AS written FROM runs_open WHERE id = ANY ($1::bigint[]) ORDER BY id FOR UPDATE SKIP LOCKED;
+
+-- name: still_open
+SELECT id FROM runs_open WHERE id = ANY ($1::bigint[]);
+
+-- name: own_number
+SELECT pg_current_xact_id()::xid::text::bigint;
+
+-- name: lock_definitions
+SELECT FROM locks WHERE number = -4 FOR UPDATE;
+
+-- name: has_errand_turn
+SELECT has_turn(-3, 0);
+
+-- Where `now` lies decides on the partition: old ones are dropped whole.
+-- name: append_block
+INSERT INTO history (run, first, written_us, block)
+SELECT run, first, (extract(epoch FROM now()) * 1000000)::bigint, block
+FROM unnest($1::bigint[], $2::bigint[], $3::bytea[]) AS s (run, first, block);
+
+-- name: append_run
+UPDATE runs_open AS r SET ({appended_columns}) = ROW ({s.appended_columns})
+FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bigint[]) AS s ({appended_columns}, id, guard)
+WHERE r.id = s.id AND r.events = s.guard;
+
+-- name: reschedule_run
+UPDATE runs_open AS r SET ({rescheduled_columns}) = ROW ({s.rescheduled_columns})
+FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[])
+    AS s ({rescheduled_columns}, id, guard)
+WHERE r.id = s.id AND r.events = s.guard;
+
+-- A closed run moves to the partition for the time of its close.
+-- name: change_run
+UPDATE runs AS r SET ({changed_columns}) = ROW ({s.changed_columns})
+FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[], $6::smallint[], $7::bigint[], $8::bigint[],
+    $9::bigint[], $10::text[], $11::bytea[], $12::bigint[], $13::bigint[]) AS s ({changed_columns}, id, guard)
+WHERE r.closed_us = 0 AND r.id = s.id AND r.events = s.guard;
+
+-- A waiting job of any function.
+-- name: waiting_named
+SELECT j.id FROM functions AS f
+CROSS JOIN LATERAL (SELECT id, state FROM jobs WHERE function = f.id AND uniq = $2 AND uniq IS NOT NULL OFFSET 0) AS j
+WHERE f.namespace = $1 AND j.state < {leased};
+
+-- Another node may begin the run of the job at the same time: then the signal belongs to the run.
+-- name: lock_waiting
+SELECT id FROM jobs WHERE id = $1 AND state < {leased} FOR NO KEY UPDATE;
+
+-- name: next_early
+SELECT job, EXISTS (SELECT FROM jobs WHERE id = job) OR EXISTS (SELECT FROM dead WHERE id = job AND attempt = 0) FROM early_signals
+WHERE job > $1 ORDER BY job LIMIT 1;
