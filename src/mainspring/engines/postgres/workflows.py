@@ -5,7 +5,7 @@ that it settles and those that its operations name. So it waits for other groups
 shows later is locked if it is free; otherwise the group begins anew. The ends of jobs that show later (expired ones, those
 cancelled by hand or recovered) become errands if their runs are locked.
 
-A node keeps runs in memory. What it has is current if the row was not written since: each write of a row leaves the number of its
+A node keeps runs in memory. Such a run is current if its row was not written since: each write of a row leaves the number of its
 transaction in it (`RunRow.written`).
 
 Errands reach other runs than the group that has caused them, so they are stored and done by a later group, which locks their runs
@@ -100,7 +100,7 @@ class PostgresRuns(RunWrites, PostgresGround):
         self._held: dict[int, int] = {}
         """The locked runs, with what `RunRow.written` is if they are current."""
         self._own = 0
-        """What the writes of this transaction leave in the rows of runs."""
+        """The number that the writes of this transaction leave in the rows of runs."""
         self._errands: list[tuple[int, bytes]] = []
 
     # ---- locks ----
