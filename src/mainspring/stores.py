@@ -86,7 +86,7 @@ def check_options(store: object, options: Mapping[str, object]) -> None:
         )
     if "workflow" in given:
         raise UsageError(
-            f"the App's store is {store!r}, which has no workflows: define them on an App with a store on SQLite or in memory"
+            f"the App's store is {store!r}, which has no workflows: define them on an App with a store on SQLite or PostgreSQL"
         )
     if given:
         raise UsageError(

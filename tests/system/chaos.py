@@ -102,7 +102,7 @@ _PACE_WITH_CREW = Pace(rests=(0.02, 0.05, 0.1), works=(0.0, 0.0, 0.01, 0.05, 0.3
 SINGLE_SERVER_WITH_CREW = Scenario(_WITH_CREW, _PACE_WITH_CREW, SingleServerLedger, events=300, crew=2, followers=2)
 """For a single server, with everything that uses one."""
 FLEET_WITH_CREW = Scenario(_WITH_CREW, _PACE_WITH_CREW, Ledger, events=300, crew=2)
-"""For a fleet, with everything that uses one; its stores have no workflows."""
+"""For a fleet, with everything that uses one but workflows."""
 
 
 class Chaos:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MENU = [page.path for page in PAGES if page.menu]
 LACKING = {
-    POSTGRESQL: {"/workflows"},
+    POSTGRESQL: set(),
     ZOOKEEPER: {"/workflows", "/operations", "/audit", "/settings/tokens"},
 }
 """The pages of what a store does not have."""

@@ -143,7 +143,7 @@ def run(
 
     The store is the first of these that is set: --store, MAINSPRING_STORE, store in mainspring.toml, App(store=…) in the file.
     To read App(store=…), the command first imports the file in a separate process, which ends before the server starts. If
-    another store is set, the log warns that the App's is not used. Workflows need a store on SQLite or in memory.
+    another store is set, the log warns that the App's is not used. Workflows need a store on SQLite or PostgreSQL, or in memory.
 
     EXAMPLES
       mainspring run app.py
@@ -266,8 +266,8 @@ def refuse_workflows(answer: StoreAnswer, store: StoreSettings, order: WorkerOrd
     few = workflows[:LISTED_TASKS]
     more = f" and {len(workflows) - len(few)} more" if len(workflows) > len(few) else ""
     raise SettingsError(
-        f"the store {store.shown} keeps no workflows, and {order.app} defines {', '.join(few)}{more}: use a store on SQLite or in"
-        f" memory, such as --store {DEFAULT_STORE}, or leave them out with --no-workflows"
+        f"the store {store.shown} keeps no workflows, and {order.app} defines {', '.join(few)}{more}: use a store on SQLite or"
+        f" PostgreSQL, such as --store {DEFAULT_STORE}, or leave them out with --no-workflows"
     )
 
 

@@ -218,7 +218,7 @@ class StoreSettings:
     @property
     def keeps_workflows(self) -> bool:
         """Whether the store keeps runs of workflows."""
-        return self.engine in {"memory", "sqlite"}
+        return self.engine != "zookeeper"
 
     def absolute(self) -> StoreSettings:
         """Return the same store with an absolute path, valid from any working directory."""

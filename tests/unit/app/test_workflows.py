@@ -156,7 +156,7 @@ def test_wrong_definitions_are_refused(options: dict[str, Any], call: Any, messa
 def test_an_app_on_zookeeper_has_no_workflows() -> None:
     app = App(store=ZooKeeper("zookeeper://zk1:2181"))
     with pytest.raises(
-        UsageError, match="which has no workflows: define them on an App with a store on SQLite or in memory"
+        UsageError, match="which has no workflows: define them on an App with a store on SQLite or PostgreSQL"
     ):
         app.workflow(flow)
 

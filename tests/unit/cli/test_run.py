@@ -11,7 +11,7 @@ from mainspring.cli.worker_order import WorkerOrder
 from mainspring.errors import SettingsError
 from mainspring.server.settings import parse_gearman_addresses, parse_store
 
-STORE = parse_store("postgresql://jobs:secret@db/jobs")
+STORE = parse_store("zookeeper://zk1/jobs")
 
 
 def order(*functions: str, unwanted: tuple[str, ...] = ()) -> WorkerOrder:
@@ -21,8 +21,8 @@ def order(*functions: str, unwanted: tuple[str, ...] = ()) -> WorkerOrder:
 def test_the_error_names_store_workflows_and_remedy() -> None:
     answer = StoreAnswer(names=["pay", "order", "refund"], workflows=["order", "refund"])
     words = (
-        r"^the store postgresql://jobs:\*\*\*@db/jobs keeps no workflows, and app.py defines order, refund: use a store on SQLite"
-        r" or in memory, such as --store sqlite:///mainspring.db, or leave them out with --no-workflows$"
+        r"^the store zookeeper://zk1/jobs keeps no workflows, and app.py defines order, refund: use a store on SQLite"
+        r" or PostgreSQL, such as --store sqlite:///mainspring.db, or leave them out with --no-workflows$"
     )
     with pytest.raises(SettingsError, match=words):
         refuse_workflows(answer, STORE, order())
