@@ -30,7 +30,10 @@ import workflow_cells
 import zookeeper_cells
 from filled import Fill
 from measure import Cell, Outcome, Scale, measure
+from postgres_fleet import fleet
 from scenarios import MILLION
+
+import postgres
 
 
 def main() -> int:
@@ -51,6 +54,9 @@ def main() -> int:
     )
     if not options.base or (options.base / "src" / "mainspring" / "workflow.py").exists():
         every += workflow_cells.cells(sqlite)
+        every += workflow_cells.on_postgres(
+            postgres.mainspring(options.server_cmd), fleet(1, options.server_cmd), fleet(3, options.server_cmd)
+        )
     if options.base and not (options.base / "src" / "mainspring").is_dir():
         print(f"{options.base} has no src/mainspring; make it with: git archive COMMIT | tar x -C DIR", file=sys.stderr)
         return 2

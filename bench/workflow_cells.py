@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 MANY = 32
 PARENTS = 8
 SIDE = "mainspring sqlite"
+ON_POSTGRES = "mainspring postgresql"
 ACTIVITIES_ELSEWHERE = ("activities", "echo")
 """The functions of two worker processes: one decides, the other one runs the activities."""
 
@@ -62,6 +63,55 @@ def _runs(sqlite: Contestant) -> list[Cell]:
                     figure_at_least=floor,
                 )
             )
+    return found
+
+
+def on_postgres(postgres: Contestant, one: Contestant, three: Contestant) -> list[Cell]:
+    """Return the cells on PostgreSQL: of one node, and of three nodes compared with one."""
+    rows = (
+        ("steps", "steps", "ten local steps, each on disk before the next", ("",), (50, 250)),
+        ("fused", "activities", "ten activities, done by the worker that decides", ("",), (None, None)),
+        (
+            "elsewhere",
+            "activities",
+            "ten activities, done by another worker process",
+            ACTIVITIES_ELSEWHERE,
+            (None, 150),
+        ),
+        ("empty", "empty", "no step", ("",), (None, None)),
+    )
+    found = []
+    for key, workflow, measure, workers, floors in rows:
+        for clients, floor in zip((1, MANY), floors, strict=True):
+            runs = 800 if clients > 1 else 150
+            side = Side(ON_POSTGRES, postgres, Runs(workflow, runs, runs // 8, clients, workers))
+            with_peer = key == "steps" and clients > 1
+            peers = [one for one in workflow_peers.sides(10, clients) if "PostgreSQL" in one.label] if with_peer else []
+            found.append(
+                Cell(
+                    key=f"postgres-workflow-{key}-{clients}",
+                    measure=f"workflows of {measure}, on PostgreSQL, {clients} client{'s' if clients > 1 else ''}",
+                    required=f"{floor:,}/s" + (", 3 x DBOS" if peers else "") if floor else "",
+                    unit="runs/s",
+                    sides=(side, *peers),
+                    ratio_to=1 if peers else None,
+                    at_least=3.0 if peers else floor,
+                    figure_at_least=floor,
+                )
+            )
+    runs = Runs("activities", 800, 100, MANY, ACTIVITIES_ELSEWHERE * 2)
+    sides = (Side("three nodes on PostgreSQL", three, runs), Side("one node on PostgreSQL", one, runs))
+    found.append(
+        Cell(
+            key="postgres-workflow-fleet",
+            measure=f"workflows of ten activities, on PostgreSQL, {MANY} clients: three nodes against one",
+            required="0.9 x one node",
+            unit="runs/s",
+            sides=sides,
+            ratio_to=1,
+            at_least=0.9,
+        )
+    )
     return found
 
 

@@ -380,6 +380,10 @@ class RunChanges:
             self._met[run] = found
         return found
 
+    def leave_errands(self) -> None:
+        """Note that another node does errands at this time."""
+        self.errands_elsewhere = True
+
     def set_aside(self, unread: Unread) -> None:
         """Name a run to the node after the commit: it was left as it is."""
         self._met[unread.row.id] = unread

@@ -20,7 +20,7 @@ from mainspring.engines.postgres.connections import OvertakenError
 from mainspring.engines.postgres.lists import find_stored
 from mainspring.engines.postgres.run_transaction import PostgresGround
 from mainspring.engines.postgres.transaction import known_ids
-from mainspring.engines.sql.workflows import RunWrites, WorkflowSlice, find_alarms
+from mainspring.engines.sql.workflows import RunWrites, WorkflowSlice, appended_row, find_alarms
 from mainspring.jobs.owners import Ended
 from mainspring.jobs.slices import of_kind, settled_keys
 from mainspring.workflows import cross_run, outbox, unit
@@ -58,6 +58,8 @@ class Wanted:
         """Root jobs, which stand for the last runs of their chains."""
         self.names: set[tuple[str, str]] = set()
         """Namespaces and workflow ids."""
+        self.held: set[int] = set()
+        """Jobs that have to be held by this node."""
 
     def add(self, key: Key) -> None:
         """Add the run that a key names."""
@@ -99,6 +101,9 @@ class PostgresRuns(RunWrites, PostgresGround):
         """Runs that were to be locked: those that are not in ``_held`` are not open."""
         self._held: dict[int, int] = {}
         """The locked runs, with what `RunRow.written` is if they are current."""
+        self._asked_jobs: set[int] = set()
+        self._held_jobs: set[int] = set()
+        """Those of the jobs above that this node holds, as long as this transaction has not ended them."""
         self._own = 0
         """The number that the writes of this transaction leave in the rows of runs."""
         self._errands: list[tuple[int, bytes]] = []
@@ -108,14 +113,22 @@ class PostgresRuns(RunWrites, PostgresGround):
     async def lock(self, wanted: Wanted) -> None:
         """Lock runs, and wait for other groups that have them; only before the group has locked any job."""
         runs, jobs, names = known_ids(wanted.runs), known_ids(wanted.jobs), sorted(wanted.names)
-        found = await self._sql.fetch("lock_runs", runs, jobs, [one for one, _ in names], [one for _, one in names])
+        columns = [one for one, _ in names], [one for _, one in names], known_ids(wanted.held)
         self._asked |= wanted.runs
-        for run, written in found:
-            if run:
-                self._asked.add(run)
-                self._held[run] = written
+        self._asked_jobs = wanted.held
+        for number, value in await self._sql.fetch("lock_runs", runs, jobs, *columns, self.term):
+            if number > 0:
+                self._asked.add(number)
+                self._held[number] = value
+            elif number < 0:
+                self._held_jobs.add(-number)
             else:
-                self._own = written
+                self._own = value
+
+    async def is_held(self, job_id: int, term: int) -> bool:
+        if job_id in self._asked_jobs and term == self.term:
+            return job_id in self._held_jobs
+        return await super().is_held(job_id, term)
 
     async def hold(self, runs: Collection[int]) -> None:
         if any(run not in self._asked for run in runs) and await self.try_to_hold(runs):
@@ -164,12 +177,22 @@ class PostgresRuns(RunWrites, PostgresGround):
         for changes in (writes.appended, writes.rescheduled, writes.changed):
             for change in changes:
                 change.row.written = own
-        await super().write(writes)
+        await super().write(await self._append(writes))
         for row in writes.new:
             self._asked.add(row.id)
         for changes in (writes.appended, writes.rescheduled, writes.changed):
             self._held.update((change.row.id, own) for change in changes)
         self._held.update((row.id, own) for row in writes.new)
+
+    async def _append(self, writes: Writes) -> Writes:
+        """Write the changes of most runs with all new events in one statement; return the writes that are left."""
+        if not writes.appended or not writes.blocks:
+            return writes
+        rows = map(appended_row, writes.appended)
+        columns = [*zip(*rows, strict=True), *zip(*writes.blocks, strict=True)]
+        (changed,) = await self._sql.first("append_blocks", *columns)
+        self.check_changed(changed, writes.appended)
+        return writes._replace(appended=[], blocks=[])
 
     async def _own_number(self) -> int:
         (self._own,) = await self._sql.first("own_number")
@@ -230,6 +253,7 @@ class PostgresWorkflowUnit(WorkflowUnit):
         match operation:
             case ops.Decide():
                 wanted.runs.update(completion.run for completion in operation.completions)
+                wanted.held.update(one.job for one in operation.completions if one.job and one.more)
             case ops.RingAlarms():
                 wanted.runs.update(operation.runs)
             case ops.SignalRuns():
@@ -245,7 +269,8 @@ class PostgresWorkflowUnit(WorkflowUnit):
             case ops.RunErrands():
                 after = 0 if operation.from_first else self._changes.errands_aside.after
                 taken = await self._tables.take_errands(after)
-                self._changes.errands_elsewhere = taken is None
+                if taken is None:
+                    self._changes.leave_errands()
                 for errand in taken or ():
                     wanted.add_errand(errand)
             case _:

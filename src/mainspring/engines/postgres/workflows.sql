@@ -4,7 +4,7 @@ runs_open;
 
 -- Locks open runs: these, the last runs of the chains of these jobs, and those of these workflow ids. The order of locks prevents
 -- deadlocks between nodes. `written` changes with each write of the row. The first row has the value that writes of this
--- transaction leave.
+-- transaction leave. Then, jobs that must be held under a term: those that are have negative numbers.
 -- name: lock_runs
 WITH locked AS MATERIALIZED (
     SELECT id, xmin::text::bigint AS written FROM runs_open
@@ -17,10 +17,14 @@ WITH locked AS MATERIALIZED (
         CROSS JOIN LATERAL (
             SELECT id FROM runs_open
             WHERE status = 0 AND namespace = named.namespace AND workflow_id = named.workflow_id OFFSET 0) AS r))
-    ORDER BY id FOR UPDATE)
+    ORDER BY id FOR UPDATE),
+held AS MATERIALIZED (
+    SELECT id, term FROM jobs WHERE id = ANY ($5::bigint[]) AND term = $6 AND state >= {leased} FOR UPDATE)
 SELECT 0::bigint AS id, pg_current_xact_id()::xid::text::bigint AS written
 UNION ALL
-SELECT id, written FROM locked;
+SELECT id, written FROM locked
+UNION ALL
+SELECT -id, term FROM held;
 
 -- Locks those that no other transaction has locked, without waiting.
 -- name: try_lock_runs
@@ -43,6 +47,19 @@ SELECT has_turn(-3, 0);
 INSERT INTO history (run, first, written_us, block)
 SELECT run, first, (extract(epoch FROM now()) * 1000000)::bigint, block
 FROM unnest($1::bigint[], $2::bigint[], $3::bytea[]) AS s (run, first, block);
+
+-- name: append_blocks
+WITH changed AS (
+    UPDATE runs_open AS r SET ({appended_columns}) = ROW ({s.appended_columns})
+    FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bigint[]) AS s ({appended_columns}, id, guard)
+    WHERE r.id = s.id AND r.events = s.guard
+    RETURNING 1
+), added AS (
+    INSERT INTO history (run, first, written_us, block)
+    SELECT run, first, (extract(epoch FROM now()) * 1000000)::bigint, block
+    FROM unnest($7::bigint[], $8::bigint[], $9::bytea[]) AS s (run, first, block)
+)
+SELECT count(*) FROM changed;
 
 -- name: append_run
 UPDATE runs_open AS r SET ({appended_columns}) = ROW ({s.appended_columns})

@@ -296,7 +296,12 @@ class RunWrites(RunReads):
             await many("save_snapshot", ((run, *snapshot) for run, snapshot in writes.snapshots))
 
     async def _change(self, statement: str, values: Callable[[Guarded], Values], changes: Sequence[Guarded]) -> None:
-        if await self._sql.many(statement, map(values, changes)) != len(changes):
+        self.check_changed(await self._sql.many(statement, map(values, changes)), changes)
+
+    @staticmethod
+    def check_changed(number: int, changes: Sequence[Guarded]) -> None:
+        """Raise StoreError unless all of some changes were written."""
+        if number != len(changes):
             runs = ", ".join(str(change.row.id) for change in changes)
             raise StoreError(f"a run in the store is not as this node has it in memory: one of {runs}")
 
