@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.engines.postgres import partitions
-from mainspring.engines.postgres.partitions import DAY_US, DEAD, ENDED, Kind, Retired, TagSweep
+from mainspring.engines.postgres.partitions import DAY_US, DEAD, ENDED, HISTORY, RUNS, Kind, Retired, TagSweep
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, State
 from mainspring.jobs.rules import Event, Settlement
@@ -41,7 +41,7 @@ async def places(other: asyncpg.Connection[asyncpg.Record], table: str) -> dict[
     return {row["name"]: row["count"] for row in rows}
 
 
-@pytest.mark.parametrize("kind", [ENDED, DEAD])
+@pytest.mark.parametrize("kind", [ENDED, DEAD, RUNS, HISTORY])
 def test_names_and_days_convert_into_each_other(kind: Kind) -> None:
     for day in range(0, 40_000, 997):
         first = kind.begins(day * DAY_US + 5)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from asyncpg import Connection, Record
 
-    from mainspring.engines.postgres.transaction import Transaction
+    from mainspring.engines.postgres.transaction import Transaction, Work
     from mainspring.events import Message
     from mainspring.features import Feature
     from mainspring.ids import NodeId
@@ -62,6 +62,8 @@ LEAVE_TIMEOUT: Final = 2.0
 """Seconds at the end to notify the other nodes that this node leaves."""
 WORK_TIMEOUT: Final = 30.0
 """Seconds for other work on the control connection."""
+WORK_PAUSE: Final = 0.1
+"""Seconds between two parts of such work."""
 
 
 class PostgresEngine:
@@ -242,8 +244,12 @@ class PostgresEngine:
         if tx.pendings:
             self._relay.notify_pending(tx.pendings)
         for work in tx.works:
-            assert self._control is not None
-            self._start(best_effort("work after a group", self._control.run(work, WORK_TIMEOUT), self._limit), "work")
+            self._start(best_effort("work after a group", self._work(work), self._limit), "work")
+
+    async def _work(self, work: Work) -> None:
+        assert self._control is not None
+        while await self._control.run(work, WORK_TIMEOUT):  # noqa: ASYNC110 - it waits for no other task
+            await asyncio.sleep(WORK_PAUSE)  # heartbeats use the connection, too
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         if task in self._tasks:

@@ -720,7 +720,7 @@ SELECT id, job_id FROM aliases WHERE id = ANY ($1::bigint[]);
 
 -- name: partitions
 SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-WHERE i.inhparent IN ('ended'::regclass, 'dead'::regclass);
+WHERE i.inhparent IN ('ended'::regclass, 'dead'::regclass, 'runs'::regclass, 'history'::regclass);
 
 -- name: retired
 SELECT name, block FROM retired ORDER BY name LIMIT 1 FOR UPDATE SKIP LOCKED;

@@ -1,14 +1,20 @@
-"""Ended jobs, in partitions by the time of their end, which are created ahead and dropped whole.
+"""Ended jobs, closed runs and histories, in partitions by time, which are created ahead and dropped whole.
 
-A partition is dropped in steps, so that no group waits for it. First it is detached, which locks the table for a moment, or is
-postponed if the lock is not free. Then its jobs are subtracted from the counts, a piece at a time. Then it is dropped. Its jobs
-are forgotten with the first step, except root jobs: the schema moves them to a partition of their own for the same time
+A partition of jobs is dropped in steps, so that no group waits for it. First it is detached, which locks the table for a moment,
+or is postponed if the lock is not free. Then its jobs are subtracted from the counts, a piece at a time. Then it is dropped. Its
+jobs are forgotten with the first step, except root jobs: the schema moves them to a partition of their own for the same time
 (`keep_roots`), which is dropped once their runs are forgotten. Nothing names the tags of forgotten jobs then, so `TagSweep`
 looks for them.
+
+`ForgetRuns` deletes the rows of old runs. The blocks of their histories, which have nearly all of the bytes, go with the
+partition of the time at which they were written. Before it is dropped, the blocks of runs that are still there move to the
+partition ``history_kept``, some at a time: each is always in one of the two. So a run can be read at any time, and a crash
+between two steps loses nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from datetime import UTC, datetime, timedelta
@@ -17,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import asyncpg
 
 from mainspring.engines.postgres.migrate import quoted
-from mainspring.engines.postgres.transaction import JOBS_SQL
+from mainspring.engines.postgres.transaction import JOBS_SQL, SQL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,6 +48,8 @@ class Kind(NamedTuple):
     """A partitioned table."""
 
     table: str
+    column: str
+    """The time of a row, in microseconds."""
     days: int
     """Days in one partition."""
     ahead: int
@@ -60,13 +68,20 @@ class Kind(NamedTuple):
         match = re.fullmatch(rf"{self.table}_(\d{{8}})", name)
         return None if match is None else (datetime.strptime(match[1], "%Y%m%d").replace(tzinfo=UTC) - _EPOCH).days
 
+    def over(self, names: Iterable[str], day: int) -> list[str]:
+        """Return the partitions that end by a day, from the oldest on."""
+        return sorted(name for name in names if (first := self.day(name)) is not None and first + self.days <= day)
+
     def roots(self, names: Iterable[str]) -> list[str]:
         """Return the partitions in which the schema has put the root jobs of detached ones."""
         return sorted(name for name in names if re.fullmatch(rf"{self.table}_roots_\d{{8}}", name))
 
 
-ENDED: Final = Kind("ended", 1, 2)
-DEAD: Final = Kind("dead", 7, 1)
+ENDED: Final = Kind("ended", "ended_us", 1, 2)
+DEAD: Final = Kind("dead", "ended_us", 7, 1)
+# A run is looked up by its id, in all partitions: with one for each day, 100 histories take more than twice the time.
+RUNS: Final = Kind("runs", "closed_us", 7, 1)
+HISTORY: Final = Kind("history", "written_us", 7, 1)
 _LOCKED = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
 
 
@@ -74,7 +89,7 @@ async def maintain(connection: Connection[Record]) -> None:
     """Create the partitions for today and the next days. A partition whose lock is not free is left for the next time."""
     now_us = await connection.fetchval(JOBS_SQL["now"])
     existing = await _names(connection)
-    for kind in (ENDED, DEAD):
+    for kind in (ENDED, DEAD, RUNS, HISTORY):
         first = kind.begins(now_us)
         for day in range(first, first + (kind.ahead + 1) * kind.days, kind.days):
             if kind.name(day) not in existing:
@@ -101,7 +116,8 @@ async def attach(connection: Connection[Record], kind: Kind, day: int) -> None:
                 if kind.name(day) in await _names(connection):
                     return
                 await connection.execute(f"CREATE TABLE {name} (LIKE {table} INCLUDING DEFAULTS INCLUDING STORAGE)")
-                move = f"DELETE FROM {table}_other WHERE ended_us >= $1 AND ended_us < $2 RETURNING *"  # noqa: S608
+                of_its_time = f"{kind.column} >= $1 AND {kind.column} < $2"
+                move = f"DELETE FROM {table}_other WHERE {of_its_time} RETURNING *"  # noqa: S608 - internal names
                 await connection.execute(
                     f"WITH moved AS ({move}) INSERT INTO {name} SELECT * FROM moved",  # noqa: S608 - internal names
                     lower,
@@ -159,10 +175,8 @@ async def retire(connection: Connection[Record], days: tuple[int, int], memory: 
     locked = False
     existing = await _names(connection)
     for kind, before in zip((ENDED, DEAD), days, strict=True):
-        for name in sorted(existing):
-            day = kind.day(name)
-            if day is not None and day + kind.days <= before:
-                locked |= not await detach(connection, kind, name)
+        for name in kind.over(existing, before):
+            locked |= not await detach(connection, kind, name)
         for name in kind.roots(existing):
             locked |= not await drop_empty(connection, kind, name)
     memory.left = await drop_retired(connection) or locked
@@ -185,7 +199,7 @@ async def detach(connection: Connection[Record], kind: Kind, name: str) -> bool:
 
 
 async def drop_empty(connection: Connection[Record], kind: Kind, name: str) -> bool:
-    """Drop a partition of root jobs that has none left, unless it is locked; return whether it was not locked."""
+    """Drop a partition that has no rows left, unless it is locked; return whether it was not locked."""
     is_left = f"SELECT EXISTS (SELECT FROM {quoted(name)})"  # noqa: S608 - an internal name
     try:
         if await connection.fetchval(is_left):
@@ -243,6 +257,100 @@ def _columns(records: Iterable[Record]) -> list[list[int]]:
             column.append(value)
     return columns
 
+
+# ---- runs ----
+
+RUNS_PER_STEP: Final = 2000
+"""Runs whose old blocks one transaction looks for."""
+BLOCKS_PER_STEP: Final = 200
+"""Blocks that one transaction moves."""
+KEEP_BUDGET: Final = 0.3
+"""Seconds after which the search for blocks releases the connection for other work."""
+MARGIN_US: Final = DAY_US
+"""Old runs are deleted some at a time. Until the partition with the last of their blocks is dropped, most of those are gone."""
+ROUND_PAUSE: Final = 60.0
+"""Seconds between the last step of one look for old partitions and the first step of another."""
+
+
+class Histories:
+    """One engine's progress with old partitions of histories and closed runs."""
+
+    def __init__(self) -> None:
+        self._partition = ""
+        self._after: int | None = 0
+        """The last run whose blocks have moved out of ``_partition``; None if all have."""
+        self._looked = -ROUND_PAUSE
+        self._before_us = -1
+
+    def look(self, tx: Transaction, before_us: int) -> None:
+        """After the commit, drop the partitions in which all blocks and runs were old at a time."""
+        if time.monotonic() - self._looked >= ROUND_PAUSE:
+            tx.later(lambda connection: self._go_on(connection, before_us))
+
+    async def _go_on(self, connection: Connection[Record], before_us: int) -> bool:
+        """Work until the budget is spent; return whether to continue: not if another call for another time has begun since."""
+        now = time.monotonic()
+        if before_us != self._before_us and now - self._looked < ROUND_PAUSE:
+            return False
+        self._looked, self._before_us = now, before_us
+        return await self.retire(connection, before_us)
+
+    async def retire(self, connection: Connection[Record], before_us: int, budget: float = KEEP_BUDGET) -> bool:
+        """Move blocks out of old partitions, and drop these; return whether anything is left after ``budget`` seconds.
+
+        A partition that another session has locked is left for the next time.
+        """
+        until = time.monotonic() + budget
+        # No transaction writes into a partition whose time is over by the server's own clock for so long.
+        day = (min(before_us, await connection.fetchval(JOBS_SQL["now"])) - MARGIN_US) // DAY_US
+        existing = await _names(connection)
+        for name in HISTORY.over(existing, day):
+            if name != self._partition:
+                self._partition, self._after = name, 0
+            try:
+                while self._after is not None:
+                    if time.monotonic() >= until:
+                        return True
+                    self._after = await keep_blocks(connection, name, self._after)
+            except asyncpg.UndefinedTableError:  # another node has dropped it
+                continue
+            except _LOCKED:
+                return True
+            await drop(connection, HISTORY, name)
+        for name in RUNS.over(existing, day):
+            await drop_empty(connection, RUNS, name)
+        return False
+
+
+async def keep_blocks(connection: Connection[Record], name: str, after: int) -> int | None:
+    """Move blocks of the next runs after one out of a partition; return the run to continue after, None at the end."""
+    async with connection.transaction():
+        await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+        await connection.execute(SQL["lock_forgetting"])  # a block of a run that is deleted now would stay for ever
+        last, runs = await connection.fetchrow(SQL["next_runs"], after, RUNS_PER_STEP)  # type: ignore[misc]
+        if last is None:
+            return None
+        first = f"SELECT ctid FROM {quoted(name)} WHERE run = ANY ($1::bigint[]) LIMIT {BLOCKS_PER_STEP}"  # noqa: S608
+        move = f"DELETE FROM {quoted(name)} WHERE ctid = ANY (ARRAY({first})) RETURNING run, first, block"  # noqa: S608
+        moved = await connection.execute(
+            f"WITH moved AS ({move}) INSERT INTO history (run, first, written_us, block)"  # noqa: S608 - internal names
+            " SELECT run, first, 0, block FROM moved",
+            runs,
+        )
+    return after if moved == f"INSERT 0 {BLOCKS_PER_STEP}" else int(last)
+
+
+async def drop(connection: Connection[Record], kind: Kind, name: str) -> None:
+    """Drop a partition with its rows, unless it is locked."""
+    with contextlib.suppress(*_LOCKED):
+        async with connection.transaction():
+            await connection.execute(
+                f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'; LOCK TABLE ONLY {kind.table} IN ACCESS EXCLUSIVE MODE"
+            )
+            await connection.execute(f"DROP TABLE IF EXISTS {quoted(name)}")
+
+
+# ---- tags ----
 
 ROWS: Final = 1000
 """Rows that one statement examines."""

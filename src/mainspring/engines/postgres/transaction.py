@@ -277,7 +277,10 @@ class Transaction:
         await self.nodes.load(ids)
 
     def later(self, work: Work) -> None:
-        """Run work on the control connection, outside of every transaction, some time after the commit; best effort."""
+        """Run work on the control connection, outside of every transaction, some time after the commit; best effort.
+
+        If it returns something true, it is run again soon: other work uses the connection, too.
+        """
         self.works.append(work)
 
     def tables(self, kind: Callable[[Transaction], T]) -> T:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.postgres.connections import OvertakenError
 from mainspring.engines.postgres.lists import find_stored
+from mainspring.engines.postgres.partitions import Histories
 from mainspring.engines.postgres.run_transaction import PostgresGround
 from mainspring.engines.postgres.transaction import known_ids
 from mainspring.engines.sql.workflows import RunWrites, WorkflowSlice, appended_row, find_alarms
@@ -153,6 +154,11 @@ class PostgresRuns(RunWrites, PostgresGround):
         """Lock the definitions: two nodes that add one at the same time agree on the order."""
         await self._sql.first("lock_definitions")
 
+    async def lock_forgetting(self, before_us: int) -> None:
+        """Lock the right to forget runs, and drop old partitions after the commit."""
+        await self._sql.first("lock_forgetting")
+        self._tx.memory(Histories).look(self._tx, before_us)
+
     # ---- reads ----
 
     async def load(self, run: int, namespace: str = "") -> StoredRun | None:
@@ -246,6 +252,8 @@ class PostgresWorkflowUnit(WorkflowUnit):
                 await self._name(operation, wanted)
         if ops.SaveDefinitions in plan or RemoveDefinition in plan:
             await tables.lock_definitions()
+        if ops.ForgetRuns in plan:
+            await tables.lock_forgetting(min(one.before_us for one in of_kind(plan, ops.ForgetRuns)))
         if wanted:
             await tables.lock(wanted)
 

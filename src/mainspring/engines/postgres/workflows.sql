@@ -92,3 +92,16 @@ SELECT id FROM jobs WHERE id = $1 AND state < {leased} FOR NO KEY UPDATE;
 -- name: next_early
 SELECT job, EXISTS (SELECT FROM jobs WHERE id = job) OR EXISTS (SELECT FROM dead WHERE id = job AND attempt = 0) FROM early_signals
 WHERE job > $1 ORDER BY job LIMIT 1;
+
+-- Runs and their blocks are forgotten, and blocks are kept beyond the time of their partition, one after the other.
+-- name: lock_forgetting
+SELECT FROM locks WHERE number = -5 FOR UPDATE;
+
+-- The blocks in other partitions go with these.
+-- name: forget_histories
+WITH other AS (DELETE FROM history_other WHERE run {among($1)})
+DELETE FROM history
+WHERE run {among($1)} AND (written_us < 1 OR written_us >= (extract(epoch FROM now()) * 1000000)::bigint - 604800000000);
+
+-- name: next_runs
+SELECT max(id), array_agg(id) FROM (SELECT id FROM runs WHERE id > $1 ORDER BY id LIMIT $2) AS following;

@@ -13,6 +13,9 @@ UPDATE runs SET ({rescheduled_columns}) = ($1, $2, $3, $4, $5) WHERE id = $6 AND
 -- name: change_run
 UPDATE runs SET ({changed_columns}) = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) WHERE id = $12 AND events = $13;
 
+-- name: forget_histories
+DELETE FROM history WHERE run {among($1)};
+
 -- A waiting job of any function. Stores have few functions, and uniques are indexed by function.
 -- name: waiting_named
 SELECT j.id FROM functions AS f

@@ -63,6 +63,8 @@ CREATE TABLE history (
 ) PARTITION BY RANGE (written_us);
 
 CREATE INDEX history_of ON history (run, first);
+-- Blocks that were kept when the partition of their time was dropped: their time is 0.
+CREATE TABLE history_kept PARTITION OF history FOR VALUES FROM (0) TO (1);
 CREATE TABLE history_other PARTITION OF history DEFAULT;
 
 -- States of runs with long histories, so that only the events after them are read.
@@ -92,5 +94,5 @@ CREATE TABLE errands (
     errand bytea NOT NULL                        -- MessagePack of mainspring.workflows.cross_run.Errand
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
--- -3: one node at a time does errands. -4: to save and remove definitions.
-INSERT INTO locks VALUES (-3), (-4);
+-- -3: one node at a time does errands. -4: to save and remove definitions. -5: to forget runs, and to keep blocks of others.
+INSERT INTO locks VALUES (-3), (-4), (-5);
