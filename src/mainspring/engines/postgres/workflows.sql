@@ -11,7 +11,7 @@ WITH locked AS MATERIALIZED (
     WHERE id = ANY (ARRAY(
         SELECT unnest($1::bigint[])
         UNION ALL
-        SELECT r.id FROM runs_open AS r WHERE r.id <> r.root AND r.root = ANY ($2::bigint[])
+        SELECT r.id FROM runs_open AS r WHERE r.id <> r.root AND r.status = 0 AND r.root = ANY ($2::bigint[])
         UNION ALL
         SELECT r.id FROM unnest($3::text[], $4::text[]) AS named (namespace, workflow_id)
         CROSS JOIN LATERAL (
@@ -78,6 +78,19 @@ UPDATE runs AS r SET ({changed_columns}) = ROW ({s.changed_columns})
 FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[], $6::smallint[], $7::bigint[], $8::bigint[],
     $9::bigint[], $10::text[], $11::bytea[], $12::bigint[], $13::bigint[]) AS s ({changed_columns}, id, guard)
 WHERE r.closed_us = 0 AND r.id = s.id AND r.events = s.guard;
+
+-- No other run continues it: its status is not CONTINUED_AS_NEW.
+-- part: run_is_last
+status <> 5;
+
+-- An id is higher than another one only if both are of one node: runs of several nodes are in the order of their closes.
+-- name: last_run
+SELECT id FROM runs WHERE {run_is_closed} AND {run_is_last} AND namespace = $1 AND workflow_id = $2
+ORDER BY closed_us DESC LIMIT 1;
+
+-- The last run of a chain is the only one that no other continues.
+-- name: last_link
+SELECT id FROM runs WHERE id <> root AND {run_is_last} AND root = $1 AND ($2 = '' OR namespace = $2) LIMIT 1;
 
 -- A waiting job of any function.
 -- name: waiting_named

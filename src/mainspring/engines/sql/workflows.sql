@@ -40,12 +40,6 @@ WHERE run = $1 AND first >= coalesce((SELECT max(first) FROM history WHERE run =
 -- name: open_run
 SELECT id FROM {open_runs} {index(runs_open)} WHERE {run_is_open} AND namespace = $1 AND workflow_id = $2;
 
--- name: last_run
-SELECT id FROM runs {index(runs_named)} WHERE {run_is_closed} AND namespace = $1 AND workflow_id = $2 ORDER BY id DESC LIMIT 1;
-
--- name: last_link
-SELECT id FROM runs {index(runs_links)} WHERE id <> root AND root = $1 AND ($2 = '' OR namespace = $2) ORDER BY id DESC LIMIT 1;
-
 -- name: new_run
 INSERT INTO runs ({run_columns})
 {rows(bigint, bigint, text, text, text, text, bigint, bigint, bigint,

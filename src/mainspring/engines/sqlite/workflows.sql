@@ -16,6 +16,13 @@ UPDATE runs SET ({changed_columns}) = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 
 -- name: forget_histories
 DELETE FROM history WHERE run {among($1)};
 
+-- Newer runs have higher ids.
+-- name: last_run
+SELECT id FROM runs {index(runs_named)} WHERE {run_is_closed} AND namespace = $1 AND workflow_id = $2 ORDER BY id DESC LIMIT 1;
+
+-- name: last_link
+SELECT id FROM runs {index(runs_links)} WHERE id <> root AND root = $1 AND ($2 = '' OR namespace = $2) ORDER BY id DESC LIMIT 1;
+
 -- A waiting job of any function. Stores have few functions, and uniques are indexed by function.
 -- name: waiting_named
 SELECT j.id FROM functions AS f

@@ -34,9 +34,9 @@ CREATE TABLE runs (
     PRIMARY KEY (id, closed_us)
 ) PARTITION BY RANGE (closed_us);
 
-CREATE INDEX runs_named ON runs (namespace, workflow_id, id) WHERE status > 0;
--- The runs that continue another one as new, by the root job of their chain. Most runs continue none, and are not in the index.
-CREATE INDEX runs_links ON runs (root, id) WHERE id <> root;
+CREATE INDEX runs_named ON runs (namespace, workflow_id, closed_us) WHERE status > 0;
+-- The last runs of chains, by their root jobs: those that no other run continues. Most runs continue none, and are not in the index.
+CREATE INDEX runs_links ON runs (root) WHERE id <> root AND status <> 5;
 CREATE INDEX runs_closed ON runs (namespace, closed_us, id) WHERE status > 0;
 
 -- Most changes of an open run touch no column that has an index, and find room on its page.
