@@ -153,9 +153,13 @@ class Store:
                 self._loop.close()
             self._loop = None
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Coroutine[Any, Any, T], timeout: float = GROUP_TIMEOUT) -> T:
+        """Do work in the loop of this store, within some seconds."""
         assert self._loop is not None, "the store is closed"
-        return self._loop.run_until_complete(asyncio.wait_for(work, GROUP_TIMEOUT))
+        return self._loop.run_until_complete(asyncio.wait_for(work, timeout))
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.run(work)
 
     def group(self, *operations: Operation) -> list[Any]:
         """Commit a group and return its outcomes; raises the StoreError if it failed."""

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from mainspring.workflows.cross_run import Errand
     from mainspring.workflows.model import Definition, Key, Limits
     from mainspring.workflows.reading import RunCache
-    from mainspring.workflows.requests import Signal
     from mainspring.workflows.store import RunRow
     from mainspring.workflows.tables import EarlySignals, StoredRun, Writes
 
@@ -164,15 +163,21 @@ class PostgresRuns(RunWrites, PostgresGround):
     async def load(self, run: int, namespace: str = "") -> StoredRun | None:
         stored = await super().load(run, namespace)
         if stored is not None:
-            stored.row.written = self._held.get(run, 0)
+            self._note_held(stored.row)
         return stored
 
     async def load_short(self, runs: Collection[int]) -> list[tuple[RunRow, list[bytes]]]:
         found = await super().load_short(runs)
         for row, _ in found:
-            row.written = self._held.get(row.id, 0)
+            self._note_held(row)
         await self._tx.load_nodes([row.root for row, _ in found])
         return found
+
+    def _note_held(self, row: RunRow) -> None:
+        """Note which version of a row is read. An open run is locked, unless another node began it after the attempt."""
+        if not row.closed_us and row.id not in self._held:
+            raise OvertakenError("another node has begun a run meanwhile")
+        row.written = self._held.get(row.id, 0)
 
     # ---- writes ----
 
@@ -214,10 +219,11 @@ class PostgresRuns(RunWrites, PostgresGround):
             raise OvertakenError("a job that waited has been taken meanwhile")
         return taken
 
-    async def add_early(self, job: int, signals: EarlySignals, signal: Signal) -> None:
+    async def early(self, job: int, request: int) -> EarlySignals:
+        """Return how many signals are stored for a job, which no other transaction begins or signals any more."""
         if await self._sql.first("lock_waiting", job) is None:
             raise OvertakenError("the run of the job has begun meanwhile")
-        await super().add_early(job, signals, signal)
+        return await super().early(job, request)
 
     # ---- errands ----
 

@@ -1,0 +1,393 @@
+"""Two nodes change the same runs of workflows: in turns, and at the same time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.conformance.suite.driver import released
+
+from mainspring.errors import StoreFencedError
+from mainspring.jobs import store as job_ops
+from mainspring.jobs.model import State, StopRequest, decode_failure, failure
+from mainspring.jobs.rules import Event, Settlement
+from mainspring.workflows import store as ops
+from mainspring.workflows.history import (
+    WorkflowExecutionContinuedAsNew,
+    WorkflowExecutionSignaled,
+)
+from mainspring.workflows.model import Definition, Key, Status
+from mainspring.workflows.requests import Signal, SignalExternalWorkflowExecution
+from mainspring.workflows.store import HasErrands
+
+from .run_nodes import Nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.conformance.suite.flows import Flows
+
+    from mainspring.jobs.model import Job
+    from mainspring.storage.engine import Operation
+
+SECOND = 1_000_000
+
+
+@pytest.fixture
+def nodes(database: str) -> Iterator[Nodes]:
+    """Open two nodes; check all runs afterwards."""
+    opened = Nodes(database)
+    try:
+        yield opened
+        opened.flows[1].check()
+    finally:
+        opened.close()
+
+
+def signalling(flows: Flows, key: Key, *texts: bytes) -> ops.SignalRuns:
+    return ops.SignalRuns([Signal(key, "s", text) for text in texts], flows.now_us)
+
+
+def deciding(flows: Flows, run: int, job: Job, *decisions: Any, **values: Any) -> list[Operation]:
+    """Return the group that completes a decision task."""
+    completion = flows.completing(run, job, *decisions, **values)
+    return [job_ops.Settle([flows.settled(job)]), ops.Decide([completion], flows.now_us)]
+
+
+def signals(flows: Flows, run: int) -> list[bytes]:
+    return [event.input for event in flows.history(run) if isinstance(event, WorkflowExecutionSignaled)]
+
+
+# ---- turns ----
+
+
+def test_a_run_in_memory_that_another_node_has_changed_is_read_again(nodes: Nodes) -> None:
+    one, two = nodes.flows
+    run = one.start()
+    sent = [b"%d" % number for number in range(8)]
+    for number, text in enumerate(sent):
+        (reached,) = nodes.flows[number % 2].signal(Signal(Key(job=run), "s", text))
+        assert (reached.verdict, reached.event) == ("recorded", 3 + number)
+    two.running(run, two.timer(1.0))
+    assert signals(two, run) == sent
+    one.wait(2 * SECOND)
+    one.ring(run)
+    assert two.kinds(run).count("TimerFired") == 1
+
+
+def test_the_last_run_of_a_chain_is_found_whatever_node_began_it(nodes: Nodes) -> None:
+    """Ids of runs of the node with the lower term are lower, also if the runs are newer."""
+    one, two = nodes.flows
+    root = two.start(unique=b"u")
+    second = two.chained(root)
+    third = one.chained(second)
+    assert third < second
+    assert two.last(root) == third
+    for key in (Key(job=root), Key(workflow_id="u")):
+        (reached,) = two.signal(Signal(key, "s", b""))
+        assert (reached.verdict, reached.run) == ("recorded", third)
+    one.running(third, one.close(b"done"))
+    for key in (Key(job=root), Key(workflow_id="u")):
+        shown = two.show(key)
+        assert shown is not None
+        assert shown.row.id == third
+        (reached,) = two.signal(Signal(key, "s", b""))
+        assert (reached.verdict, reached.run, reached.status) == ("closed", third, Status.COMPLETED)
+
+
+# ---- at the same time ----
+
+
+def test_no_concurrent_signal_is_lost(nodes: Nodes) -> None:
+    one, two = nodes.flows
+    runs = [one.start(), two.start()]
+    sent: dict[int, list[bytes]] = {run: [] for run in runs}
+    for number in range(12):
+        groups = []
+        for at, flows in enumerate(nodes.flows):
+            texts = dict.fromkeys(runs if at else reversed(runs), b"%d %d" % (number, at))
+            for run, text in texts.items():
+                sent[run].append(text)
+            groups.append((flows, [signalling(flows, Key(job=run), text) for run, text in texts.items()]))
+        for outcomes in nodes.concurrently(*groups):
+            assert isinstance(outcomes, list)
+            assert all(reached.verdict == "recorded" for (reached,) in outcomes)
+    for run in runs:
+        assert sorted(signals(two, run)) == sorted(sent[run])
+
+
+def test_a_signal_after_a_close_is_refused(nodes: Nodes) -> None:
+    one, two = nodes.flows
+    run = one.start()
+    group = deciding(one, run, one.task(run), one.close())
+    (_, (decided,)), ((reached,),) = nodes.meet((one, group), (two, [signalling(two, Key(job=run), b"late")]))
+    assert (decided.verdict, decided.status) == ("recorded", Status.COMPLETED)
+    assert (reached.verdict, reached.status) == ("closed", Status.COMPLETED)
+
+
+def test_a_signal_before_a_close_is_seen_by_it(nodes: Nodes) -> None:
+    one, two = nodes.flows
+    run = one.start()
+    group = deciding(one, run, one.task(run), one.close())
+    ((reached,),), (_, (decided,)) = nodes.meet((two, [signalling(two, Key(job=run), b"in time")]), (one, group))
+    assert reached.verdict == "recorded"
+    assert decided.refused_close
+    assert "CompleteWorkflowExecutionFailed" in one.kinds(run)
+    assert one.status(run) is Status.OPEN
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_signal_to_a_run_that_continues_as_new_reaches_the_next_one(nodes: Nodes, *, by_name: bool) -> None:
+    one, two = nodes.flows
+    root = run = one.start(unique=b"u")
+    for number in range(3):
+        key = Key(workflow_id="u") if by_name else Key(job=root)
+        group = deciding(one, run, one.task(run), one.continuing())
+        _, ((reached,),) = nodes.meet((one, group), (two, [signalling(two, key, b"%d" % number)]))
+        following = one.last_event(run, WorkflowExecutionContinuedAsNew).new_run
+        assert (reached.verdict, reached.run) == ("recorded", following)
+        assert signals(two, following) == [b"%d" % number]
+        nodes.patch.undo()
+        run = following
+
+
+def test_a_run_that_begins_after_its_lock_was_looked_for_is_locked_all_the_same(nodes: Nodes) -> None:
+    one, two = nodes.flows
+    job = one.new()
+    one.store.submit(job)
+    key = Key(job=job.id)
+    begin = [ops.BeginWaiting(b"order", 1, two.now_us), signalling(two, key, b"first")]
+    nodes.before("hold", one, lambda: two.store.committed(begin))
+    nodes.meet((one, [signalling(one, key, b"second")]), (two, [signalling(two, key, b"third")]))
+    assert signals(two, job.id) == [b"first", b"second", b"third"]
+
+
+# ---- starts ----
+
+
+def test_an_early_signal_and_the_begin_of_its_run_at_another_node(nodes: Nodes) -> None:
+    one, two = nodes.flows
+    waiting = one.store.submitted(function=b"later")
+    begin: list[Operation] = [
+        ops.SaveDefinitions([Definition("later")], two.now_us),
+        ops.BeginWaiting(b"later", 9, two.now_us),
+    ]
+    group = [signalling(one, Key(job=waiting.id), b"early")]
+    ((reached,),), (_, number) = nodes.during((one, group), (two, begin), "early")
+    assert number == 1
+    assert (reached.verdict, reached.run, reached.event) == ("recorded", waiting.id, 3)
+    assert signals(two, waiting.id) == [b"early"]
+
+
+def test_early_signals_of_two_nodes_keep_their_places(nodes: Nodes) -> None:
+    one, two = nodes.flows
+    waiting = one.store.submitted(function=b"later")
+    key = Key(job=waiting.id)
+    for number in range(6):
+        groups = [(flows, [signalling(flows, key, b"%d" % (2 * number + at))]) for at, flows in enumerate(nodes.flows)]
+        for outcomes in nodes.concurrently(*groups):
+            assert isinstance(outcomes, list), outcomes
+    two.define(Definition("later"))
+    assert two.begin_waiting(function=b"later") == 1
+    assert sorted(signals(two, waiting.id), key=int) == [b"%d" % number for number in range(12)]
+
+
+def test_two_nodes_begin_each_waiting_run_once(nodes: Nodes) -> None:
+    one, two = nodes.flows
+    jobs = [one.store.submitted(function=b"order").id for _ in range(30)]
+    begun = 0
+    while begun < len(jobs):
+        outcomes = nodes.concurrently(
+            *((flows, [ops.BeginWaiting(b"order", 4, flows.now_us)]) for flows in nodes.flows)
+        )
+        begun += sum(one[0] for one in outcomes if isinstance(one, list))
+    assert sorted(one.list()) == sorted(jobs)
+    assert {len(two.history(run)) for run in jobs} == {2}
+
+
+def test_a_workflow_id_has_one_open_run_of_two_functions(nodes: Nodes) -> None:
+    one, two = nodes.flows
+    one.define(Definition("ship"))
+    order, ship = one.new(unique=b"17"), two.new(b"ship", unique=b"17")
+    nodes.during((one, [one.starting(order)]), (two, [two.starting(ship)]))
+    assert one.list() == [ship.id]
+    rival = two.store.present(order.id)
+    assert State(rival.state) is State.FAILED
+    assert decode_failure(rival.error).type == "WorkflowAlreadyRunning"
+
+
+# ---- timers and decisions ----
+
+
+def test_two_nodes_ring_a_timer_once(nodes: Nodes) -> None:
+    one, two = nodes.flows
+    run = one.start()
+    one.running(run, one.timer(1.0))
+    for flows in nodes.flows:
+        flows.wait(2 * SECOND)
+    first, second = nodes.meet((one, [ops.RingAlarms([run], one.now_us)]), (two, [ops.RingAlarms([run], two.now_us)]))
+    assert first[0].keys() == second[0].keys() == {run}
+    assert two.kinds(run).count("TimerFired") == 1
+
+
+def test_a_decision_of_a_node_whose_term_has_ended_is_refused(nodes: Nodes) -> None:
+    one, two = nodes.flows
+    run = one.start()
+    activity = one.held_activity(run)
+    events = one.row(run).events
+    completion = one.completing(run, None, one.close(), settled=[activity.id])
+    group = [job_ops.Settle([one.settled(activity, b"stale")]), ops.Decide([completion], one.now_us)]
+    two.store.end_term(one.store.term)
+    with pytest.raises(StoreFencedError):
+        one.store.group(*group)
+    assert two.row(run).events == events
+    assert two.store.recover() == 1
+    (held,) = two.store.claim(b"charge")
+    assert two.fuse(run, held, two.close(), result=b"second").status is Status.COMPLETED
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_a_decision_of_a_node_that_has_lost_it_is_refused(nodes: Nodes, *, more: bool) -> None:
+    one, two = nodes.flows
+    run = one.start()
+    job = one.task(run)
+    one.store.settle(Settlement(job, Event.RELEASE, job.attempt))
+    held = two.task(run)
+    events = two.row(run).events
+    completion = one.completing(run, job, one.timer(1.0), more=more)
+    settled = [] if more else [job_ops.Settle([one.settled(job)])]
+    *stale, (decided,) = one.group(*settled, ops.Decide([completion], one.now_us))
+    assert stale == [{job.id}] * (not more)
+    assert decided.verdict == "stale"
+    assert two.row(run).events == events
+    assert two.decide(run, held, two.close()).status is Status.COMPLETED
+
+
+def test_a_fused_decision_of_a_node_that_has_lost_the_activity_is_refused(nodes: Nodes) -> None:
+    one, two = nodes.flows
+    run = one.start()
+    activity = one.held_activity(run)
+    one.store.settle(Settlement(activity, Event.RELEASE, activity.attempt))
+    (held,) = two.store.claim(b"charge")
+    completion = one.completing(run, None, one.close(), settled=[activity.id])
+    settle = job_ops.Settle([one.settled(activity, b"stale")])
+    stale, (decided,) = one.group(settle, ops.Decide([completion], one.now_us))
+    assert stale == {activity.id}
+    assert decided.verdict == "stale"
+    assert two.fuse(run, held, two.close()).status is Status.COMPLETED
+
+
+# ---- ends of jobs that show late ----
+
+
+def late_end(nodes: Nodes, group: list[Operation], run: int) -> None:
+    """Commit a group of the second node that ends a job of a run, which the first node has locked."""
+    one, two = nodes.flows
+    busy = [signalling(one, Key(job=run), b"busy")]
+    nodes.during((one, busy), (two, group))
+    nodes.patch.undo()
+    assert two.store.read(HasErrands(0))
+
+
+def ended_once(nodes: Nodes, run: int, kind: str) -> None:
+    """Check that the end of an activity is recorded by one of two nodes that do errands at once."""
+    _, two = nodes.flows
+    assert kind not in two.kinds(run)
+    left = True
+    while left:
+        outcomes = nodes.concurrently(*((flows, [ops.RunErrands(flows.now_us)]) for flows in nodes.flows))
+        left = any(one[0].left or one[0].is_elsewhere for one in outcomes if isinstance(one, list))
+    assert two.kinds(run).count(kind) == 1
+    assert not two.store.read(HasErrands(0))
+
+
+def test_the_cancel_by_hand_of_an_activity_of_a_locked_run_is_recorded_later(nodes: Nodes) -> None:
+    one, two = nodes.flows
+    run = one.start()
+    one.running(run, one.activity())
+    (activity,) = one.shown(run).state.activities.values()
+    late_end(nodes, [job_ops.Cancel(activity.job, failure("Cancelled", "by hand"), two.now_us)], run)
+    ended_once(nodes, run, "ActivityTaskCanceled")
+
+
+def test_the_recovered_end_of_an_activity_of_a_locked_run_is_recorded_later(nodes: Nodes) -> None:
+    one, two = nodes.flows
+    run = one.start()
+    third = one.store.beside("n3")
+    one.running(run, one.activity())
+    (activity,) = third.claim(b"charge")
+    request = StopRequest(one.now_us, failure("Cancelled", "by hand"))
+    one.group(job_ops.RequestStop([(activity.id, third.term)], request))
+    one.store.end_term(third.term)
+    late_end(nodes, [job_ops.Recover(two.store.term)], run)
+    ended_once(nodes, run, "ActivityTaskCanceled")
+
+
+def test_the_cancel_by_hand_of_a_decision_of_a_locked_run_costs_no_decision(nodes: Nodes) -> None:
+    one, two = nodes.flows
+    run = one.start()
+    job = one.row(run).decision
+    late_end(nodes, [job_ops.Cancel(job, failure("Cancelled", "by hand"), two.now_us)], run)
+    while one.run_errands():
+        pass
+    assert one.row(run).decision not in {0, job}
+    two.running(run, two.close())
+
+
+# ---- errands ----
+
+
+def test_two_nodes_do_errands_once_and_in_order(nodes: Nodes) -> None:
+    one, two = nodes.flows
+    target = two.start(unique=b"target")
+    sources = [one.start(), two.start()]
+    for number in range(4):
+        for flows, run in zip(nodes.flows, sources, strict=True):
+            texts = [b"%d %d" % (run, 3 * number + at) for at in range(3)]
+            sending = [external(text) for text in texts]
+            flows.store.group(*deciding(flows, run, own_task(flows, run), *sending, flows.child()))
+            nodes.concurrently(*((each, [ops.RunErrands(each.now_us)]) for each in nodes.flows))
+            flows.signal(Signal(Key(run=run), "next", b""))
+    while one.run_errands():
+        pass
+    for run in sources:
+        mine = [text for text in signals(two, target) if text.startswith(b"%d " % run)]
+        assert mine == [b"%d %d" % (run, number) for number in range(12)]
+        assert two.kinds(run).count("ChildWorkflowExecutionStarted") == 4
+
+
+def own_task(flows: Flows, run: int) -> Job:
+    """Claim the decision task of a run, and no other."""
+    tasks = {job.id: job for job in flows.tasks()}
+    job = tasks.pop(flows.row(run).decision)
+    flows.store.settle(*map(released, tasks.values()))
+    return job
+
+
+def external(text: bytes) -> SignalExternalWorkflowExecution:
+    return SignalExternalWorkflowExecution(0, "target", "s", 0, text)
+
+
+def test_errands_that_another_node_does_are_left_to_it(nodes: Nodes) -> None:
+    one, two = nodes.flows
+    run = one.start()
+    one.store.group(*deciding(one, run, one.task(run), one.child()))
+    group = [ops.RunErrands(one.now_us)]
+    (first,), (second,) = nodes.during((one, group), (two, [ops.RunErrands(two.now_us)]))
+    assert (len(first.done), first.is_elsewhere) == (1, False)
+    assert (second.done, second.is_elsewhere) == ([], True)
+    assert len(one.children(run)) == 1
+
+
+def test_errands_of_a_node_that_has_died_are_done_by_another_one(nodes: Nodes) -> None:
+    one, two = nodes.flows
+    run = one.start()
+    one.store.group(*deciding(one, run, one.task(run), one.child()))
+    assert two.store.read(HasErrands(0))
+    two.store.end_term(one.store.term)
+    while two.run_errands():
+        pass
+    (child,) = two.children(run)
+    assert two.status(child) is Status.OPEN
+    assert "ChildWorkflowExecutionStarted" in two.kinds(run)
+    assert not two.store.read(HasErrands(0))
