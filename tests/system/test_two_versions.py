@@ -60,6 +60,11 @@ class Pair:
             client.option(b"namespace=" + namespace.encode())
         return client
 
+    def launch(self, version: str) -> FleetNode:
+        """Start a node of a version without waiting."""
+        self._fleet.fork_server = self._versions[version]
+        return self._fleet.launch(version)
+
 
 @pytest.fixture
 def pair(fork_server: ForkServer, last: ForkServer, tmp_path: Path, store: Store, stack: ExitStack) -> Pair:
@@ -216,3 +221,50 @@ def test_a_worker_and_clients_of_one_version_at_a_node_of_the_other(
         with contextlib.closing(App(server.address)) as app:
             texts = [line.message for line in app.job(done["handle"]).follow()]
         assert texts == ["by logging", "by its log"]
+
+
+FLOW = """
+from mainspring import App
+
+app = App()
+
+@app.task
+def double(number: int) -> int:
+    return 2 * number
+
+@app.workflow
+async def order(number: int) -> int:
+    return await double.submit(number)
+"""
+
+
+def test_workflows_wait_for_the_end_of_all_nodes_of_the_last_version_and_shut_them_out(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """A node of the last version would run activities and drop their ends."""
+    (tmp_path / "app.py").write_text(FLOW)
+    with processes.node("worker", "app.py", "--server", pair.new.address, cwd=tmp_path, faces=()):
+        waits = "workflows wait for the end of nodes of an earlier version"
+        eventually(lambda: waits in pair.new.log_text(), "the new node waits")
+        pair.old.kill()
+        pair.old = pair.start("old")
+        job = pair.client(pair.old).submit_new(b"f", b"", b"u")
+        assert end_all(pair.worker(pair.old, b"f"), 1) == [job], "the old node goes on meanwhile"
+        root = pair.client(pair.new).submit_new(b"order", b"[21]", b"order-21")
+        assert pair.new.ask("workflows.versions")["items"] == []
+
+        pair.old.freeze()
+        done = pair.client(pair.new)
+
+        def state() -> str:
+            return str(done.call("jobs.show", handle=root.decode())["state"])
+
+        eventually(lambda: state() == "succeeded", "the run begins once the old node is dead, and ends")
+        pair.old.thaw()
+        eventually(lambda: "the store has workflows" in pair.old.log_text(), "the old node is not let in again")
+        (only,) = pair.new.ask("nodes.list")["items"]
+        assert only["name"] == "new"
+    pair.old.kill()
+    refused = pair.launch("old")
+    eventually(lambda: not refused.is_alive, "it does not start")
+    assert "needs version 24, but this one has version 22" in refused.log_text()

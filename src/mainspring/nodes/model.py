@@ -184,6 +184,8 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     """The last ones since its start, the oldest first; empty also if an older version wrote the row."""
     mail: bool = False
     """On PostgreSQL always true: the column ``old`` of the schema is computed from it."""
+    runs: bool = False
+    """Whether the node passes on the ends of runs' jobs. False: an older version wrote the row, and loses them."""
 
 
 def running_by_function(rows: Iterable[NodeRow]) -> dict[bytes, int]:

@@ -171,6 +171,7 @@ def node_row(settings: ServerSettings, service: JobService, counter: int, *, add
         loads=tuple((sum(queue.workers.values()), queue.running) for _, queue in served),
         foreground=tuple(queue.foreground for _, queue in served),
         version=version(),
+        runs=True,
     )
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import structlog
+
 from mainspring.access.audit import Acting
 from mainspring.callbacks import shielded
 from mainspring.clock import to_us
@@ -42,6 +44,12 @@ RELOAD_INTERVAL: Final = 2.0
 """Seconds between two reads of the definitions that other nodes may have added."""
 ABSENCE: Final = 10.0
 """Seconds in which workers reconnect. After them, new runs get another version, if that has workers."""
+REFUSAL: Final = 1.0
+"""Seconds without another attempt to store definitions beside a node of an earlier version: all workers try again meanwhile."""
+WARNING_INTERVAL: Final = 60.0
+"""Seconds between two warnings about such nodes."""
+
+log = structlog.get_logger("mainspring.workflows")
 
 
 class Definitions:
@@ -69,6 +77,7 @@ class Definitions:
         self._absent: dict[tuple[str, str, str], float] = {}
         """Since when versions have no workers, while others of their workflow have."""
         self._has_settled = False
+        self._refused_until = self._warn_at = clock.monotonic()
         self._by_version: dict[tuple[str, str, str], Definition] = {}
         self._functions: set[bytes] = set()
         self._of_namespaces: Counter[str] = Counter()
@@ -118,11 +127,27 @@ class Definitions:
 
     @shielded
     async def define(self, definitions: Sequence[Definition]) -> None:
-        """Store definitions, unless they were seen just now."""
+        """Store definitions, unless they were seen just now. Raises ConflictError while an older node shares the store."""
         now = self._clock.wall()
         fresh_us = to_us(now - SEEN_INTERVAL) if self._has_settled else 0
-        if not all(self._is_fresh(one, fresh_us, to_us(now)) for one in definitions):
+        if all(self._is_fresh(one, fresh_us, to_us(now)) for one in definitions):
+            return
+        if self._clock.monotonic() >= self._refused_until:
             self.keep(await self._commits.committed(SaveDefinitions(definitions, to_us(now))))
+            if all((one.namespace, one.name, one.version) in self._by_version for one in definitions):
+                return
+            self._refused_until = self._clock.monotonic() + REFUSAL
+            self._warn()
+        raise ConflictError("a node of a version without workflows shares the store")
+
+    def _warn(self) -> None:
+        now = self._clock.monotonic()
+        if now >= self._warn_at:
+            self._warn_at = now + WARNING_INTERVAL
+            log.warning(
+                "workflows wait for the end of nodes of an earlier version, which share the store",
+                do="upgrade all nodes; `mainspring nodes list` shows their versions",
+            )
 
     def tick(self, connected: Callable[[], Iterable[Build]]) -> None:
         """Write each minute that the versions of connected workers are seen, and soon that others are gone."""

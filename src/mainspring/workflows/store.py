@@ -227,7 +227,10 @@ class UnparkRuns(Acting):
 
 
 class SaveDefinitions(Operation):
-    """Store definitions with the time at which they were last seen, and that time of others. Outcome: all definitions."""
+    """Store definitions with the time at which they were last seen, and that time of others. Outcome: all definitions.
+
+    Guard of new ones: no node of a version without runs shares the store.
+    """
 
     phase = Phase.SLICES
     definitions: Sequence[Definition]

@@ -158,9 +158,11 @@ class WorkflowUnit:
         return lambda: outcome
 
     async def _save(self, operation: SaveDefinitions) -> list[Definition]:
-        """Store definitions with the times at which they were seen."""
+        """Store definitions with the times at which they were seen, unless older nodes share the store."""
         now_us = operation.now_us
         stored = {_key(one): one for one in await self._tables.definitions()}
+        if operation.definitions and not await self._tables.admits_runs():
+            return list(stored.values())
         # A version that was seen while the clock was ahead would count as the only connected one until that time.
         seen = {key for key, one in stored.items() if key in operation.seen or one.last_seen_us > now_us}
         saved = [replace(stored[key], last_seen_us=now_us) for key in sorted(seen)]

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+from structlog.testing import capture_logs
+
 from mainspring.callbacks import Callback, CallInProgress
 from mainspring.clock import to_us
 from mainspring.testing.passing_time import ManualClock
-from mainspring.workflows.definitions import ABSENCE, LOOK_INTERVAL, STARTUP_GRACE, Definitions
+from mainspring.workflows.definitions import ABSENCE, LOOK_INTERVAL, REFUSAL, STARTUP_GRACE, Definitions
 from mainspring.workflows.model import SEEN_INTERVAL, Definition
 
 if TYPE_CHECKING:
@@ -23,10 +25,12 @@ class Store:
     def __init__(self, *stored: Definition) -> None:
         self.stored = list(stored)
         self.operations: list[SaveDefinitions] = []
+        self.has_older_node = False
 
     def put(self, operation: SaveDefinitions, done: Callable[[Sequence[Definition]], None], *_: Any) -> None:
         self.operations.append(operation)
-        self.stored += operation.definitions
+        if not self.has_older_node:
+            self.stored += operation.definitions
         done(self.stored)
 
     def committed(self, operation: SaveDefinitions) -> Callback[Sequence[Definition]]:
@@ -127,3 +131,28 @@ def test_a_definition_that_was_seen_at_a_time_that_has_not_come_is_stored_again(
     definitions.tick(list)
     CallInProgress(definitions.define([ahead]), lambda _: None, fail)
     assert [operation.definitions for operation in store.operations] == [[ahead]]
+
+
+def test_a_definition_waits_for_the_end_of_older_nodes() -> None:
+    store = Store()
+    store.has_older_node = True
+    definitions, clock, _ = opened(store)
+    done: list[None] = []
+    failed: list[Exception] = []
+    with capture_logs() as lines:
+        for _ in range(3):
+            CallInProgress(definitions.define([ONE]), done.append, failed.append)
+            clock.advance(0.4 * REFUSAL)
+        assert (len(failed), len(store.operations)) == (3, 1), "all workers together try again once in this time"
+        clock.advance(REFUSAL)
+        CallInProgress(definitions.define([ONE]), done.append, failed.append)
+        assert (len(failed), len(store.operations)) == (4, 2)
+    assert [line["event"] for line in lines] == [
+        "workflows wait for the end of nodes of an earlier version, which share the store"
+    ]
+    assert not done
+    store.has_older_node = False
+    clock.advance(REFUSAL)
+    CallInProgress(definitions.define([ONE]), done.append, fail)
+    assert done == [None]
+    assert definitions.is_workflow(ONE.function)

@@ -184,7 +184,7 @@ class PostgresEngine:
             await self._cluster.join(node, term)
 
     async def _begin(self, connection: Connection[Record], node: NodeId) -> int:
-        row = NodeRow(term=0, name=node, counter=0, mail=True)
+        row = NodeRow(term=0, name=node, counter=0, mail=True, runs=True)
         term: int = await connection.fetchval(_SQL["begin_term"], node, control_connection.encode_row(row))
         for number, name in await connection.fetch(_SQL["terms"]):
             self._nodes[number] = name

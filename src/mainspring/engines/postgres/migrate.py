@@ -284,6 +284,7 @@ FUNCTIONS: Final[Mapping[str, Runs]] = {
     "appended_record": Runs.OWNER,
     "check_submission": Runs.OWNER,
     "keep_roots": Runs.OWNER,
+    "refuse_older_nodes": Runs.OWNER,
     "submit_1": Runs.OWNER,
     "submit": Runs.SUBMITTERS,
     "submit_anywhere": Runs.ANYWHERE,

@@ -158,6 +158,15 @@ class PostgresRuns(RunWrites, PostgresGround):
         await self._sql.first("lock_forgetting")
         self._tx.memory(Histories).look(self._tx, before_us)
 
+    async def admits_runs(self) -> bool:
+        first = self._sql.first
+        if await first("lock_needed_version") is None:
+            return True
+        if await first("older_node") is not None:
+            return False
+        await self._sql.execute("need_version")
+        return True
+
     # ---- reads ----
 
     async def load(self, run: int, namespace: str = "") -> StoredRun | None:

@@ -39,6 +39,18 @@ SELECT pg_current_xact_id()::xid::text::bigint;
 -- name: lock_definitions
 SELECT FROM locks WHERE number = -4 FOR UPDATE;
 
+-- Until the first workflow is registered, nodes of schema 22 and 23 may share the store. One that begins a term meanwhile waits for
+-- this lock.
+-- name: lock_needed_version
+SELECT FROM migrations WHERE number = 24 AND compatible_from < 24 FOR UPDATE;
+
+-- Not in the statement of the lock, which may have waited for such a node.
+-- name: older_node
+SELECT FROM nodes WHERE about ->> 'runs' IS DISTINCT FROM 'true' LIMIT 1;
+
+-- name: need_version
+UPDATE migrations SET compatible_from = 24 WHERE number = 24;
+
 -- name: has_errand_turn
 SELECT has_turn(-3, 0);
 

@@ -94,5 +94,24 @@ CREATE TABLE errands (
     errand bytea NOT NULL                        -- MessagePack of mainspring.workflows.cross_run.Errand
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
+-- Nodes of schema 22 and 23 would run activities and lose their ends. They may share the store until the first workflow is
+-- registered (`admits_runs`). From then on they are refused: at their start, because the schema needs version 24, and here if they
+-- run already and begin another term.
+CREATE FUNCTION refuse_older_nodes() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    needed int;
+BEGIN
+    SELECT compatible_from INTO needed FROM migrations WHERE number = 24 FOR SHARE;
+    IF needed >= 24 THEN
+        RAISE EXCEPTION 'the store has workflows, which this version of the node does not know: install the version of the other nodes';
+    END IF;
+    RETURN NEW;
+END
+$$;
+REVOKE ALL ON FUNCTION refuse_older_nodes() FROM PUBLIC;
+
+CREATE TRIGGER refuse_older_nodes BEFORE INSERT ON nodes
+FOR EACH ROW WHEN (NEW.about ->> 'runs' IS DISTINCT FROM 'true') EXECUTE FUNCTION refuse_older_nodes();
+
 -- -3: one node at a time does errands. -4: to save and remove definitions. -5: to forget runs, and to keep blocks of others.
 INSERT INTO locks VALUES (-3), (-4), (-5);
