@@ -1,6 +1,9 @@
 -- Runs that are open have a table of their own.
 -- part: open_runs
 runs_open;
+-- As in the index of versions: a planner that knows no rows yet must not take it for a workflow id.
+-- part: is_open_by_version
+closed_us = 0 AND status = 0;
 
 -- Locks open runs: these, the last runs of the chains of these jobs, and those of these workflow ids. The order of locks prevents
 -- deadlocks between nodes. `written` changes with each write of the row. The first row has the value that writes of this
@@ -64,7 +67,7 @@ FROM unnest($1::bigint[], $2::bigint[], $3::bytea[]) AS s (run, first, block);
 WITH changed AS (
     UPDATE runs_open AS r SET ({appended_columns}) = ROW ({s.appended_columns})
     FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bigint[]) AS s ({appended_columns}, id, guard)
-    WHERE r.id = s.id AND r.events = s.guard
+    WHERE r.id = ANY (ARRAY[s.id]) AND r.events = s.guard
     RETURNING 1
 ), added AS (
     INSERT INTO history (run, first, written_us, block)
@@ -76,20 +79,20 @@ SELECT count(*) FROM changed;
 -- name: append_run
 UPDATE runs_open AS r SET ({appended_columns}) = ROW ({s.appended_columns})
 FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bigint[]) AS s ({appended_columns}, id, guard)
-WHERE r.id = s.id AND r.events = s.guard;
+WHERE r.id = ANY (ARRAY[s.id]) AND r.events = s.guard;
 
 -- name: reschedule_run
 UPDATE runs_open AS r SET ({rescheduled_columns}) = ROW ({s.rescheduled_columns})
 FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[])
     AS s ({rescheduled_columns}, id, guard)
-WHERE r.id = s.id AND r.events = s.guard;
+WHERE r.id = ANY (ARRAY[s.id]) AND r.events = s.guard;
 
 -- A closed run moves to the partition for the time of its close.
 -- name: change_run
 UPDATE runs AS r SET ({changed_columns}) = ROW ({s.changed_columns})
 FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[], $6::smallint[], $7::bigint[], $8::bigint[],
     $9::bigint[], $10::text[], $11::bytea[], $12::bigint[], $13::bigint[]) AS s ({changed_columns}, id, guard)
-WHERE r.closed_us = 0 AND r.id = s.id AND r.events = s.guard;
+WHERE r.closed_us = 0 AND r.id = ANY (ARRAY[s.id]) AND r.events = s.guard;
 
 -- No other run continues it: its status is not CONTINUED_AS_NEW.
 -- part: run_is_last

@@ -25,10 +25,11 @@ WHERE id = $1 AND ($2 = '' OR namespace = $2);
 -- name: run_of_namespace
 SELECT id FROM runs WHERE id = $1 AND ($2 = '' OR namespace = $2);
 
--- Many runs at once, each row in a quarter of the time.
+-- Many runs at once, each row in a quarter of the time. The sign, and the subquery in place of NOT EXISTS, keep planners from reading
+-- all open runs or all snapshots.
 -- name: load_short_runs
 SELECT {run_columns} FROM {open_runs}
-WHERE id {among($1)} AND {run_is_open} AND NOT EXISTS (SELECT 1 FROM snapshots WHERE run = id);
+WHERE id {among($1)} AND +{run_is_open} AND (SELECT run FROM snapshots WHERE run = id) IS NULL;
 
 -- name: whole_histories
 SELECT run, block FROM history WHERE run {among($1)} ORDER BY run, first;
@@ -111,10 +112,10 @@ WHERE parked_us IS NOT NULL AND namespace > '' GROUP BY namespace, type, version
 
 -- name: count_open
 SELECT namespace, type, version, count(*) FROM {open_runs} {index(runs_versions)}
-WHERE {run_is_open} AND namespace > '' GROUP BY namespace, type, version;
+WHERE {is_open_by_version} AND namespace > '' GROUP BY namespace, type, version;
 
 -- name: open_of_version
-SELECT 1 FROM {open_runs} {index(runs_versions)} WHERE {run_is_open} AND namespace = $1 AND type = $2 AND version = $3 LIMIT 1;
+SELECT 1 FROM {open_runs} {index(runs_versions)} WHERE {is_open_by_version} AND namespace = $1 AND type = $2 AND version = $3 LIMIT 1;
 
 -- name: due_runs
 SELECT id, due_us FROM {open_runs} {index(runs_due)} WHERE due_us IS NOT NULL AND due_us <= $1 ORDER BY due_us, id LIMIT $2;
@@ -149,7 +150,9 @@ SELECT id FROM runs WHERE id >= $2 AND {matching_runs};
 -- name: few_named
 SELECT id FROM {open_runs} {index(runs_open)} WHERE {run_is_open} AND namespace = $1 AND workflow_id = $2
 UNION ALL
-SELECT * FROM (SELECT id FROM runs {index(runs_named)} WHERE {run_is_closed} AND namespace = $1 AND workflow_id = $2 LIMIT $3) AS few;
+SELECT * FROM (
+    SELECT id FROM runs {index(runs_named)}
+    WHERE {run_is_closed} AND namespace = $1 AND workflow_id = $2 ORDER BY id DESC LIMIT $3) AS few;
 
 -- name: few_parked
 SELECT id FROM {open_runs} {index(runs_parked)} WHERE parked_us IS NOT NULL AND namespace = $1 LIMIT $2;

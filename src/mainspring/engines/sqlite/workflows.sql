@@ -1,5 +1,7 @@
 -- part: open_runs
 runs;
+-- part: is_open_by_version
+status = 0;
 
 -- name: append_block
 INSERT INTO history (run, first, block) {rows(bigint, bigint, bytea)};

@@ -47,7 +47,7 @@ CREATE TABLE runs_open PARTITION OF runs FOR VALUES FROM (0) TO (1) WITH (
 -- A workflow id has one open run.
 CREATE UNIQUE INDEX runs_open_named ON runs_open (namespace, workflow_id) WHERE status = 0;
 -- Open runs by their versions, so that a version is removed only if no run needs it.
-CREATE INDEX runs_open_versions ON runs_open (namespace, type, version) WHERE status = 0;
+CREATE INDEX runs_open_versions ON runs_open (namespace, type, version) WHERE closed_us = 0 AND status = 0;
 CREATE INDEX runs_open_due ON runs_open (due_us, id) WHERE due_us IS NOT NULL;
 CREATE INDEX runs_open_parked ON runs_open (namespace, type, version, builds) WHERE parked_us IS NOT NULL;
 
