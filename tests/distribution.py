@@ -38,6 +38,7 @@ BY_STORE: Final = frozenset(
         "tests/system/test_pages_and_stores.py",
         "tests/system/test_schedules_fleet.py",
         "tests/system/test_waiting_tasks.py",
+        "tests/system/test_worker_ends.py",
         "tests/system/test_zookeeper_deaths.py",
     }
 )

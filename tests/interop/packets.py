@@ -112,10 +112,10 @@ def encode(kind: int, *arguments: bytes, magic: bytes = REQUEST) -> bytes:
 class Peer:
     """One connection to a server, as client, worker or administrator."""
 
-    def __init__(self, port: int | Path) -> None:
+    def __init__(self, port: int | Path, host: str = "127.0.0.1") -> None:
         """``port`` is a TCP port, or the path of a Unix socket."""
         if isinstance(port, int):
-            self.socket = socket.create_connection(("127.0.0.1", port), timeout=PACKET_TIMEOUT)
+            self.socket = socket.create_connection((host, port), timeout=PACKET_TIMEOUT)
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         else:
             self.socket = socket.socket(socket.AF_UNIX)

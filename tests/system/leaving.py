@@ -1,4 +1,4 @@
-"""Workers that report a job, request the next one, and send FIN while another connection submits."""
+"""Workers that leave: with a request for the next job while another connection submits, or behind calls that wait."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 ROUNDS = 2
 """How often workers of both protocols leave in each way."""
+NEXT_JOB = 20.0
+"""Seconds until a lost job must have come: less than the longest call, for which reading may pause."""
+MORE_THAN_TLS_READS = 600_000
+"""Bytes that a TLS transport does not read while the reading of its protocol is paused."""
 UNKNOWN = (b"0", b"0", b"0", b"0")
 
 
@@ -51,6 +55,33 @@ def assert_leaving_workers_keep_no_job(connect: Callable[[], ExtensionPeer], fun
                     left.remove(job.handle)
                     assert other.settle_as(job, b"succeeded") == b"recorded"
             client.expect(Kind.WORK_COMPLETE)
+
+
+def wait_for_log_lines(worker: ExtensionPeer, handle: bytes) -> None:
+    """Send more long calls than a peer may have under way: the server reads no more from it until they are answered."""
+    params = b'{"handle": "%b", "whole": true, "wait": 30}' % handle
+    worker.write(encode(ExtensionKind.CALL, b"1", b"jobs.logs", params) * 40)
+
+
+def assert_a_worker_whose_calls_wait_keeps_no_job(connect: Callable[[], ExtensionPeer], function: bytes) -> None:
+    """Let a worker close its connection while the server does not read from it."""
+    with connect() as client, connect() as worker, connect() as other:
+        for peer in (client, worker, other):
+            peer.extend()
+        handle = client.submit_new(function)
+        worker.register(function)
+        worker.ready()
+        assert worker.job().handle == handle
+        wait_for_log_lines(worker, handle)
+        worker.send(Kind.ECHO_REQ, bytes(MORE_THAN_TLS_READS))
+        worker.close()
+        other.register(function)
+        other.ready()
+        other.socket.settimeout(NEXT_JOB)
+        job = other.job()
+        assert job.handle == handle
+        assert other.settle_as(job, b"succeeded") == b"recorded"
+        other.assert_silent()
 
 
 def _as_plain_worker(worker: ExtensionPeer, function: bytes, handle: bytes) -> bytes:

@@ -28,7 +28,7 @@ from mainspring.errors import ServerError
 from .authority import EXPIRED_VALIDITY, Authority, Pair
 from .extension import ExtensionPeer
 from .honest import Honest
-from .leaving import assert_leaving_workers_keep_no_job
+from .leaving import assert_a_worker_whose_calls_wait_keeps_no_job, assert_leaving_workers_keep_no_job
 from .processes import command, environment, mainspring, node
 from .servers import SHORT_TIMEOUTS, Server, eventually, serving
 
@@ -122,15 +122,16 @@ def test_with_only_a_servers_certificate_every_tls_client_may_connect(
 def test_the_administration_protocol_and_the_ends_of_workers_work_over_tls(
     certificates: Certificates, tmp_path: Path
 ) -> None:
-    with (
-        serving(tmp_path, *certificates.server.options()) as server,
-        TlsPeer(server.port, client_context(certificates.authority)) as peer,
-    ):
-        assert peer.ask(b"version").startswith(b"OK ")
-        assert peer.table(b"status") == []
-        assert_leaving_workers_keep_no_job(
-            lambda: TlsPeer(server.port, client_context(certificates.authority)), b"leaving"
-        )
+    with serving(tmp_path, *certificates.server.options()) as server:
+
+        def connect() -> TlsPeer:
+            return TlsPeer(server.port, client_context(certificates.authority))
+
+        with connect() as peer:
+            assert peer.ask(b"version").startswith(b"OK ")
+            assert peer.table(b"status") == []
+        assert_leaving_workers_keep_no_job(connect, b"leaving")
+        assert_a_worker_whose_calls_wait_keeps_no_job(connect, b"waiting")
         server.assert_healthy()
 
 

@@ -330,6 +330,13 @@ class KeepaliveSettings:
     count: int | None = 4
     """Unanswered probes after which the connection ends."""
 
+    @property
+    def bound(self) -> int | None:
+        """Seconds after which the connection of a vanished peer ends; None if the operating system chooses it."""
+        if self.idle is None or self.interval is None or self.count is None:
+            return None
+        return self.idle + self.interval * self.count
+
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:

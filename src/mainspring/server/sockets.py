@@ -114,7 +114,12 @@ def _bind_ip(family: int, kind: int, protocol: int, target: tuple[object, ...], 
 
 
 def keep_alive(sock: socket.socket, settings: KeepaliveSettings) -> None:
-    """Detect vanished peers by the operating system's probes; accepted connections inherit the option."""
+    """Detect vanished peers by the operating system's probes; accepted connections inherit the options.
+
+    The system sends no probes while the peer has not acknowledged all bytes, such as those of a job: it repeats them for about
+    15 minutes. So the time until the last probe limits these, too, and that of a peer that reads nothing. Only Linux has that
+    option.
+    """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         ("TCP_KEEPIDLE", settings.idle),
@@ -124,6 +129,9 @@ def keep_alive(sock: socket.socket, settings: KeepaliveSettings) -> None:
         number = getattr(socket, option, None)
         if number is not None and value is not None:
             sock.setsockopt(socket.IPPROTO_TCP, number, value)
+    limit, bound = getattr(socket, "TCP_USER_TIMEOUT", None), settings.bound
+    if limit is not None and bound is not None:
+        sock.setsockopt(socket.IPPROTO_TCP, limit, min(bound * 1000, 2**31 - 1))
 
 
 def _bind_path(address: UnixAddress, backlog: int, mode: int | None) -> socket.socket:

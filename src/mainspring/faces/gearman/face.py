@@ -216,7 +216,10 @@ class GearmanFace:
         self.strangers.remove(peer)
 
     def end_silent(self) -> None:
-        """Find silent workers, and disconnect the peers that are silent or end for too long. Call it about every second."""
+        """Find silent workers and ends that no loop detects, and disconnect the peers that are silent or end for too long.
+
+        Call it about every second.
+        """
         now = self.service.clock.monotonic()
         passed, self._checked = now - (now if self._checked is None else self._checked), now
         now_us = to_us(self.service.clock.wall())
@@ -224,6 +227,7 @@ class GearmanFace:
         for peer in list(self.peers.connected):
             if peer.end_overdue(now):
                 continue
+            peer.notice_end()
             if self.strangers.is_late(peer, now) and not peer.reading.paused_by_server:
                 self.warn("a connection that did not sign in is ended", peer.address)
                 peer.refuse(

@@ -158,7 +158,7 @@ class Peer:
         self._end_credentials: Callable[[], None] | None = None
         """Ends the watch of its token."""
         self.ends_at: float | None = None
-        """Monotonic time at which the connection is cut; None while the peer's messages are handled."""
+        """Monotonic time at which the connection is cut; None until the end of what the peer sends."""
 
     def use_caller(self, caller: Caller) -> None:
         """Take a caller for the origin of all requests from now on."""
@@ -339,13 +339,22 @@ class Peer:
             side.withhold() if withheld else side.resume()
 
     def _finish(self) -> None:
-        """Handle no more messages, and end the workers: they send no results any more, and could receive jobs and die."""
+        """Handle no more messages, and end the workers."""
+        self.reading.finish()
+        self._end_workers()
+
+    def _end_workers(self) -> None:
+        """End the workers: they send no results any more, and could receive jobs and die."""
         if self.ends_at is None:
             self.ends_at = self.service.clock.monotonic() + ENDING_LIMIT
-            self.reading.finish()
             sides, self.sides = self.sides, []
             for side in sides:
                 side.gone()
+
+    def sends_no_more(self) -> None:
+        """End the workers at once, and the connection once all requests are handled and answered."""
+        self._end_workers()
+        self.reading.when_handled(self.end)
 
     def end(self) -> None:
         """Handle no more messages, and end the connection once all requests are answered."""
@@ -376,6 +385,14 @@ class Peer:
             self.abort()
         return True
 
+    def notice_end(self) -> None:
+        """Read on to the end of what a worker has sent if it has come: a loop that pauses does not detect it.
+
+        A request of the worker may wait for ever, or for the end of a job that it has itself.
+        """
+        if self.reading.reasons and self.workers and sends_no_more(self.descriptor):
+            self.reading.drain()
+
     def lost(self) -> None:
         """Drop the foreground jobs that only a disconnected peer waited for, and end its workers."""
         self.outbox.divert(self._discard)
@@ -398,8 +415,17 @@ class Peer:
 
 def is_reset(descriptor: int) -> bool:
     """Return whether the other end of a socket is closed for both directions; a half-closed one is not."""
+    return _has_event(descriptor, 0)  # errors and hang-ups are reported without being requested
+
+
+def sends_no_more(descriptor: int) -> bool:
+    """Return whether the other end of a socket is closed, or half-closed, whatever was not read yet. Linux reports the latter."""
+    return _has_event(descriptor, getattr(select, "POLLRDHUP", 0))
+
+
+def _has_event(descriptor: int, event: int) -> bool:
     if descriptor < 0 or not hasattr(select, "poll"):
         return False
     poll = select.poll()
-    poll.register(descriptor, 0)  # errors and hang-ups are reported without being requested
+    poll.register(descriptor, event)
     return bool(poll.poll(0))

@@ -33,13 +33,16 @@ _SHARE = "share"
 class Reading:
     """Passes messages to ``handle``, which may `defer` the rest of them.
 
-    Reading is paused while there is a reason or a deferred message. Each reason is set once and removed once.
+    Reading is paused while there is a reason or a deferred message. Each reason is set once and removed once. After the end of
+    what the peer sends, messages are read in spite of a pause (`drain`), and deferred.
     """
 
     __slots__ = (
         "_clock",
+        "_drains",
         "_handle",
         "_rest",
+        "_then",
         "_timers",
         "_transport",
         "ended",
@@ -61,6 +64,8 @@ class Reading:
         self.reasons: set[str] = set()
         """Why messages are not handled at the moment; always the same set."""
         self._rest: list[Message] = []
+        self._drains = False
+        self._then: Callable[[], None] | None = None
         self.finished = False
         """Whether no message is handled any more, because the peer sends no more or the connection ends."""
         self.ended = False
@@ -86,15 +91,15 @@ class Reading:
         messages = parse(data)
         if self.finished:
             return
-        if self._rest:
-            self._rest += messages  # TLS may deliver bytes that it decrypted before the pause
+        if self._rest or (self._drains and self.reasons):
+            self._rest += messages  # TLS, too, may deliver bytes during a pause: it has decrypted them before
         else:
             self._handle(messages)
         if len(data) >= LARGE_READ and not self.finished:
             if began < shares.crowded_until:
                 self._charge(began, charged)
             if not self.reasons:
-                self._transport.pause_reading()
+                self._stop()
                 self._next_turn()
 
     def _charge(self, began: float, charged: float) -> None:
@@ -112,7 +117,7 @@ class Reading:
         """Keep messages until other peers were served and no reason for a pause is left."""
         self._rest = list(messages)
         if self._rest and not self.reasons:
-            self._transport.pause_reading()
+            self._stop()
             self._next_turn()
 
     def _next_turn(self) -> None:
@@ -126,8 +131,45 @@ class Reading:
         rest, self._rest = self._rest, []
         if rest:
             self._handle(rest)
-        if not self.reasons and not self.finished:
+        if not self._rest and self._then is not None:
+            self.when_handled(self._then)
+        elif not self.reasons:
+            self._go_on()
+
+    def _stop(self) -> None:
+        if not self._drains:
+            self._transport.pause_reading()
+
+    def _go_on(self) -> None:
+        if not (self._drains or self.finished):
             self._transport.resume_reading()
+
+    # ---- the end of the peer's side ----
+
+    def drain(self) -> None:
+        """Read what the peer has sent before the end of its side, although reading is paused: its end comes behind that.
+
+        The system has received all of it already, so that its buffer is a bound.
+        """
+        if not (self.finished or self._drains):
+            self._drains = True
+            self._transport.resume_reading()
+
+    def take(self, kinds: frozenset[int]) -> list[Message]:
+        """Remove deferred messages of some kinds, and return them."""
+        taken = [message for message in self._rest if message[0] in kinds]
+        if taken:
+            self._rest = [message for message in self._rest if message[0] not in kinds]
+        return taken
+
+    def when_handled(self, then: Callable[[], None]) -> None:
+        """Call a function once no message is deferred, perhaps at once, unless the connection has ended until then."""
+        if self._rest:
+            self._then = then
+        else:
+            self._then = None
+            if not self.ended:
+                then()
 
     # ---- reasons not to read ----
 
@@ -144,16 +186,16 @@ class Reading:
         """Pause reading for a reason, or remove the reason; reading resumes after the last one."""
         if paused:
             if not self.reasons and not self.finished:
-                self._transport.pause_reading()
+                self._stop()
             self.reasons.add(why)
         elif why in self.reasons:
             self.reasons.discard(why)
             if not self.reasons and not self.finished:
                 self.last_read = self._clock.monotonic()  # the peer could not be read during the pause
-                if self._rest:
+                if self._rest or self._then is not None:
                     self._next_turn()
                 else:
-                    self._transport.resume_reading()
+                    self._go_on()
 
     def finish(self) -> None:
         """Handle no more messages; pending answers are still written."""

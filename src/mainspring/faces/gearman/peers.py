@@ -175,6 +175,9 @@ class Connected(Protocol):
     def end_overdue(self, now: float) -> bool:
         """Cut the connection if it has been ending for too long, or its other end has gone. Return whether it is ending."""
 
+    def notice_end(self) -> None:
+        """Read on to the end of what a worker has sent if it has come: a loop that pauses does not detect it."""
+
 
 class Peers:
     """The peers of all Gearman ports of a node, in the order of their connection."""

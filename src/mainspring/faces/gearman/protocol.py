@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from mainspring.access.caller import LOCAL, Role, caller_of_port
 from mainspring.faces.gearman import administration, clients, decide_packets, worker_reports, workers
-from mainspring.faces.gearman.guard import PACKETS
+from mainspring.faces.gearman.guard import PACKETS, Check
 from mainspring.faces.gearman.peer import Peer
 from mainspring.faces.gearman.worker_reports import settle
 from mainspring.jobs.model import Priority
@@ -58,6 +58,9 @@ MESSAGES: Final = frozenset((*HANDLERS, *_BACKGROUND, _SUBMIT))
 """All messages that have an effect. Each one is declared in `guard.PACKETS`."""
 if PACKETS.keys() != MESSAGES:
     raise TypeError(f"guard.PACKETS lacks, or has without a handler: {sorted(MESSAGES ^ PACKETS.keys())}")
+
+REPORTS: Final = frozenset(kind for kind, check in PACKETS.items() if check in {Check.DELIVERY, Check.DECISION})
+"""The messages of a worker about what it has run."""
 
 
 TLS_REQUIRED = response(Type.ERROR, b"TLS_REQUIRED", b"this port speaks TLS")
@@ -138,18 +141,28 @@ class GearmanProtocol(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Answer the pending requests of a peer that only reads from now on (``echo status | nc``), then close.
 
-        A worker ends here. The connection ends after `peer.ENDING_LIMIT` at the latest.
+        A worker ends here, whatever its requests wait for. The connection ends after `peer.ENDING_LIMIT` at the latest.
         """
+        self._take_reports()
         if self._transport.get_extra_info("ssl_object") is not None:
             self.peer.close()
             return False  # TLS has no half-closed connections
-        self.peer.end()
+        self.peer.sends_no_more()
         return True
+
+    def _take_reports(self) -> None:
+        """Handle the reports that a worker has sent before its end, although they were deferred: its jobs go to others now."""
+        peer = self.peer
+        for kind, args in peer.reading.take(REPORTS):
+            if peer.guard is None or not peer.guard.refuses(peer, kind, args):
+                HANDLERS[kind](peer, args)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Remove the disconnected peer."""
         del exc
         self._face.remove(self.peer)
+        self.peer.outgoing.lost()
+        self._take_reports()
         self.peer.lost()
 
     def pause_writing(self) -> None:

@@ -310,7 +310,7 @@ def _register_decisions(
     peer.as_worker()  # from now on, neither its namespace nor its caller can change
 
     def defined(_: None) -> None:
-        if peer.reading.finished:
+        if peer.ends_at is not None:
             return
         side = peer.decisions
         if side is None:
@@ -319,7 +319,7 @@ def _register_decisions(
         side.register(definition, options.digest)
 
     def define() -> None:
-        if not peer.reading.finished:
+        if peer.ends_at is None:
             CallInProgress(workflows.definitions.define([definition]), defined, not_defined)
 
     def not_defined(_: Exception) -> None:

@@ -855,6 +855,24 @@ def test_a_registration_that_the_store_cannot_take_is_repeated(node: Node) -> No
     assert [kind for kind, _ in peer.received()] == ["ASSIGN"]
 
 
+def test_a_worker_that_ends_before_its_workflow_is_stored_gets_no_decisions(node: Node) -> None:
+    """Requests of it still wait for a pause to end, so that its connection is there."""
+    gone = node.connect(extended=True)
+    gone.request(Type.REGISTER, ORDER, json.dumps(WORKFLOW).encode())
+    reading = gone.wire.peer.reading
+    reading.pause("unanswered", paused=True)
+    reading.drain()
+    gone.request(Type.SUBMIT, b"f", b"", b"{}", b"")
+    assert gone.wire.protocol.eof_received()
+    start(node)
+    node.commit()
+    assert gone.wire.peer.decisions is None
+    assert not gone.wire.over
+    reading.pause("unanswered", paused=False)
+    node.wait(0)
+    assert [kind for kind, _ in gone.received()] == ["SUBMITTED"]
+
+
 def test_a_history_that_the_store_cannot_give_is_read_again(node: Node, decider: Decider) -> None:
     start(node)
     decision = decider.assigned()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import pytest
 from structlog.testing import capture_logs
@@ -13,6 +15,9 @@ from mainspring.jobs.held import Ability
 from mainspring.wire.gearman_protocol import Type, request
 
 from .a_face import F, G, Node, Peer, configure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # ---- bad bytes ----
 
@@ -237,6 +242,90 @@ def test_the_reset_of_a_half_closed_peer_is_detected(node: Node, ends: str, monk
             other.close()
         node.face.end_silent()
     assert bool(cut) == (ends == "reset")
+
+
+# ---- ends while reading is paused ----
+
+
+@contextmanager
+def paused(node: Node, peer: Peer) -> Iterator[socket.socket]:
+    """Pause reading from a peer, as if its requests wait for ever; return the other end of its socket."""
+    own, other = socket.socketpair()
+    with own, other:
+        peer.wire.peer.descriptor = own.fileno()
+        peer.wire.peer.reading.pause("unanswered", paused=True)
+        node.face.end_silent()
+        assert peer.wire.paused
+        yield other
+
+
+def settlement(job: tuple[str, list[str]]) -> bytes:
+    """Return the packet that reports the success of an assigned job."""
+    _, (handle, token, *_) = job
+    return request(Type.SETTLE, handle.encode(), token.encode(), b"succeeded", b"", b"early")
+
+
+@pytest.mark.parametrize("how", ["half", "reset"])
+def test_a_worker_whose_requests_wait_ends_at_once_and_its_reports_count(node: Node, how: str) -> None:
+    """What it asked for behind them is answered in its turn, but for jobs: it gets no more."""
+    worker, client, other = node.stream(places=2), node.connect(extended=True), node.stream(places=0)
+    handles = [client.background(), client.background()]
+    jobs = worker.received()
+    assert [name for name, _ in jobs] == ["ASSIGN"] * 2
+    with paused(node, worker) as far:
+        far.shutdown(socket.SHUT_WR) if how == "half" else far.close()
+        node.face.end_silent()
+        assert not worker.wire.paused
+        worker.send(request(Type.SUBMIT, G, b"", b"{}", b"") + request(Type.READY, b"9"))
+        worker.send(settlement(jobs[0]))
+        node.commit()
+        assert not worker.received()
+        half_close(worker) if how == "half" else worker.leave()
+        node.commit()
+        other.request(Type.READY, b"9")
+        node.commit()
+        ((_, (handle, *_)),) = other.received()
+        assert handle == handles[1]
+        client.request(Type.WAIT, handles[0].encode())
+        node.commit()
+        assert client.received()[0][1][-1] == "early"
+        if how == "reset":
+            assert node.service.dispatch.queues.keys() == {F}
+            return
+        assert [(name, args[-1]) for name, args in worker.received()] == [("SETTLED", "recorded")]
+        assert not worker.wire.over
+        worker.wire.peer.reading.pause("unanswered", paused=False)
+        node.wait(0)
+        node.commit()
+        assert [name for name, _ in worker.received()] == ["SUBMITTED"]
+        assert worker.closed
+
+
+def test_a_client_whose_requests_wait_is_read_in_its_turn(node: Node) -> None:
+    """Its end is no reason to take more requests from it than others may have under way."""
+    client = node.connect()
+    with paused(node, client) as far:
+        far.shutdown(socket.SHUT_WR)
+        node.face.end_silent()
+        assert client.wire.paused
+
+
+def test_a_worker_that_ends_while_its_requests_wait_is_cut_in_time(node: Node) -> None:
+    worker = node.stream()
+    with paused(node, worker) as far:
+        far.shutdown(socket.SHUT_WR)
+        node.face.end_silent()
+        worker.request(Type.SUBMIT, G, b"", b"{}", b"")
+        half_close(worker)
+        node.clock.advance(ENDING_LIMIT - 1)
+        node.face.end_silent()
+        assert not worker.closed
+        node.clock.advance(1)
+        node.face.end_silent()
+        assert worker.closed
+        worker.wire.peer.reading.pause("unanswered", paused=False)
+        node.wait(0)
+    assert node.service.dispatch.queues.keys() == {F}
 
 
 # ---- pressure ----
