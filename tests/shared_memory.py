@@ -82,6 +82,7 @@ class SharedMemoryEngine:
     shared = True
     whole = True
     lacks = frozenset({Feature.WORKFLOWS, Feature.OPERATIONS})
+    sessions = None
 
     def __init__(self, content: SharedTables) -> None:
         self._lifecycle: JobLifecycle | None = None

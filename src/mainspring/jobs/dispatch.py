@@ -44,7 +44,7 @@ class Dispatch:
     ``round_robin``: a worker's functions take turns; otherwise they are drained in reverse order of registration, as gearmand
     does. ``wakeup``: how many sleepers are woken for one job, 0 for all: one is enough. ``most``: the most functions, including
     those that are rows of the store; 0 for any number. ``on_new_queue`` is called with each new queue. On a
-    shared store ``lease_valid`` returns whether the node still holds its lease, and with it its jobs. ``prefers`` returns the
+    shared store ``may_hand_out`` returns whether the node still holds its lease and its session with the store. ``prefers`` returns the
     function that chooses the preferred worker of a function's jobs, by the function's name; None for most functions.
     """
 
@@ -55,7 +55,7 @@ class Dispatch:
         wakeup: int = 1,
         most: int = 0,
         on_new_queue: Callable[[FunctionQueue], None] | None = None,
-        lease_valid: Callable[[], bool] | None = None,
+        may_hand_out: Callable[[], bool] | None = None,
         prefers: Callable[[bytes], Callable[[Held], Worker | None] | None] | None = None,
     ) -> None:
         self.queues: dict[bytes, FunctionQueue] = {}
@@ -79,7 +79,7 @@ class Dispatch:
         self.workers: dict[Worker, None] = {}
         self.paused = False
         """No job is handed out: the node shuts down, drains or has no term."""
-        self._lease_valid = lease_valid
+        self._may_hand_out = may_hand_out
         self._prefers = prefers
         self._round_robin = round_robin
         self._wakeup = wakeup or 1_000_000
@@ -320,7 +320,7 @@ class Dispatch:
 
     def holds_back(self) -> bool:
         """Return whether no job may be handed out now."""
-        return self.paused or (self._lease_valid is not None and not self._lease_valid())
+        return self.paused or (self._may_hand_out is not None and not self._may_hand_out())
 
     @staticmethod
     def push(held: Held, *, first: bool = False) -> None:

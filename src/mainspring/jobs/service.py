@@ -102,7 +102,7 @@ class JobService:
             wakeup=wakeup,
             most=most_functions,
             on_new_queue=self._on_new_queue,
-            lease_valid=None if shared is None else shared.lease_valid,
+            may_hand_out=None if shared is None else shared.may_hand_out,
             prefers=prefers,
         )
         self.timers = timers = Timers(earlier)

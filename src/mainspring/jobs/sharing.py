@@ -73,9 +73,9 @@ class Shared(NamedTuple):
     """A node's connection to the other nodes of its store."""
 
     relay: Relay
-    lease_valid: Callable[[], bool]
-    """Returns whether the node's lease is valid. A suspended node may receive messages of workers before its timers run and
-    end its lease."""
+    may_hand_out: Callable[[], bool]
+    """Returns whether the node's lease is valid, and no other node may be about to end its term. A suspended node may receive
+    messages of workers before its timers run and end its lease."""
     elsewhere: Callable[[], frozenset[bytes] | None]
     """Returns the functions of the other nodes' workers; None while they are unknown."""
     share: Callable[[FunctionQueue], ClaimQuota] | None = None

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+import msgspec
 import structlog
 
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
 from mainspring.log_limit import CauseLimit
-from mainspring.nodes.model import BEAT, LEASE, Lease, Membership, Recovery
+from mainspring.nodes.model import BEAT, LEASE, LOOKS_PER_LEASE, OBSERVE_INTERVAL, Lease, Membership, Recovery
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from mainspring.clock import Clock
     from mainspring.ids import Term
-    from mainspring.nodes.model import MembershipPort, NodeRow
+    from mainspring.nodes.model import MembershipPort, NodeRow, SessionPort
 
 RETRY_DELAY: Final = 0.5
 """Seconds until the next attempt after the store could not answer."""
@@ -58,12 +59,19 @@ class NodeCallbacks(Protocol):
     def adjust_clock(self, offset: float) -> None:
         """Adjust the node's view of the store's clock, which is ahead of it by ``offset`` seconds."""
 
+    def session_is_back(self) -> None:
+        """Hand out jobs again, as `LeaseManager.may_hand_out` permits: other nodes can see the node's new session."""
+
 
 class LeaseManager:
     """Renews one node's lease while the store answers; after its end, begins a new term.
 
     ``begin`` begins a term in the store. An ended term is never used again, whether other nodes ended it or its lease expired
     here.
+
+    With ``sessions``, nodes look at each other every ``look`` seconds, and one whose process has ended is found dead after three
+    looks (`session_proves_death`). So a node that has lost its session hands out no jobs until it has announced another one.
+    Leases of fewer than `LOOKS_PER_LEASE` looks do not need that.
     """
 
     def __init__(
@@ -75,6 +83,8 @@ class LeaseManager:
         *,
         lease: float = LEASE,
         beat: float = BEAT,
+        sessions: SessionPort | None = None,
+        look: float = 0.0,
     ) -> None:
         self._port = port
         self._node = node
@@ -82,6 +92,10 @@ class LeaseManager:
         self._begin = begin
         self._seconds = lease
         self._every = beat
+        self._sessions = sessions if 0 < look <= lease / LOOKS_PER_LEASE else None
+        self._look = OBSERVE_INTERVAL if self._sessions is None else look
+        self._announced = ""
+        """The session in this node's row."""
         self._limit = CauseLimit()
         self._fenced = False
         self._draining = False
@@ -117,7 +131,7 @@ class LeaseManager:
     def _adopt_term(self, term: Term, sent_at: float) -> None:
         self.term = term
         self.lease = Lease(sent_at, lease=self._seconds, beat=self._every)
-        self.membership = Membership(term, beat=self._every)
+        self.membership = Membership(term, beat=self._every, interval=self._look)
         self._fenced = False
 
     def dead(self) -> tuple[NodeRow, ...]:
@@ -131,6 +145,15 @@ class LeaseManager:
     def lease_valid(self) -> bool:
         """Return whether the node still owns its jobs. This reads the clock, because timers may be late."""
         return not self.lease.ended(self._clock.monotonic())
+
+    def may_hand_out(self) -> bool:
+        """Return whether the node may hand out jobs: its lease is valid, and no other node may be about to end its term."""
+        if not self._announced or self._session() == self._announced:
+            return self.lease_valid()
+        return self.lease_valid() and len(self.membership.live()) <= 1
+
+    def _session(self) -> str:
+        return "" if self._sessions is None else self._sessions.session()
 
     def check(self) -> float:
         """Fence the node if its lease has ended; return the seconds until the next check.
@@ -152,7 +175,7 @@ class LeaseManager:
         try:
             if self._fenced:
                 await self._begin_term()
-            elif self.lease.wait(self._clock.monotonic()) <= 0:
+            elif self.lease.wait(self._clock.monotonic()) <= 0 or self._session() != self._announced:
                 await self._beat()
                 await self._recover_abandoned_terms()
             else:
@@ -173,9 +196,16 @@ class LeaseManager:
         clock = self._clock
         sent_at = self.lease.begin_beat(clock.monotonic())
         self._counter += 1
-        rows = await self._port.beat(self._node.row(self._counter))
+        session, before = self._session(), self._announced
+        row = self._node.row(self._counter)
+        if session:
+            row = msgspec.structs.replace(row, session=session, look=self._look)
+        rows = await self._port.beat(row)
+        self._announced = session
         self.lease.confirm_beat(sent_at, clock.monotonic())
         self._observe(rows, sent_at)
+        if before not in ("", session):
+            self._node.session_is_back()
         if not self._clock_is_fresh():
             await self._read_clock()
 
@@ -197,7 +227,10 @@ class LeaseManager:
             self._timed, self._pace = after, clock.wall() - clock.monotonic()
 
     def _observe(self, rows: Sequence[NodeRow], asked: float) -> None:
-        self.membership.observe(rows, asked, self._clock.monotonic())
+        now = self._clock.monotonic()
+        # The session that has answered was open for this time when it was asked; a new one has a negative one.
+        unbroken = 0.0 if self._sessions is None else self._sessions.unbroken() - (now - asked)
+        self.membership.observe(rows, asked, now, unbroken)
         self._node.members(self.membership.live())
         draining = any(row.term == self.term and row.draining for row in rows)
         if draining != self._draining:

@@ -35,6 +35,11 @@ MARGIN: Final = 0.2
 """The part of the lease that a node leaves unused for safety: it uses 12 s of 15. A failed beat can be repeated for 7 s."""
 
 
+LOOK: Final = 0.6
+"""Seconds between the looks of a node at the others on a store that lists their sessions, by default: a node whose process has
+ended is found dead after three of them."""
+
+
 class Lease:
     """The lease of one term. Only confirmed heartbeats extend it, and an ended lease stays ended.
 
@@ -186,6 +191,12 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     """On PostgreSQL always true: the column ``old`` of the schema is computed from it."""
     runs: bool = False
     """Whether the node passes on the ends of runs' jobs. False: an older version wrote the row, and loses them."""
+    session: str = ""
+    """The id of its session with the store (`SessionPort`); empty: none counts, or an older version wrote the row."""
+    look: float = 0.0
+    """Seconds between its looks at the rows. It writes the id of a new session with its next look."""
+    unlisted: bool = False
+    """The store has listed its session, and lists it no longer. Readers set it."""
 
 
 def running_by_function(rows: Iterable[NodeRow]) -> dict[bytes, int]:
@@ -229,6 +240,28 @@ NOTHING: Final = Share(slots=frozenset(), limit=0, overdue=math.inf)
 """No jobs: the node does not serve the function, or is draining."""
 
 
+SETTLE: Final = 2.0
+"""Seconds for which an observer's own session must have been open before the end of another one proves anything: when the store
+has been away, all sessions end, and the nodes return one after another."""
+
+LOOKS_PER_LEASE: Final = 5
+"""With fewer looks in a lease, its end is noticed as soon as that of a session."""
+
+
+def session_proves_death(row: NodeRow, since: float, asked: float, unbroken: float) -> bool:
+    """Return whether a node is dead although its lease may go on: a node that lives has a session, or opens one and beats.
+
+    All three conditions are needed:
+
+    - The store does not list its session. A node that is frozen, slow or silently cut off keeps its session.
+    - From ``since`` until ``asked``, two of its looks long, its counter has not changed: a node whose session was cut has opened
+      another one by then, and has beaten.
+    - The observer's own session has been ``unbroken`` for `SETTLE` seconds. Otherwise the store may have ended all sessions, and
+      the node may only be later than the observer.
+    """
+    return row.unlisted and asked >= since + 2 * row.look and unbroken >= SETTLE
+
+
 RECOVERY_STEP: Final = 1.0
 """Seconds that each node along the ring waits longer than the one before it."""
 
@@ -239,12 +272,27 @@ OBSERVE_INTERVAL: Final = 1.0
 class _Observed:
     """An observed node: its newest row, the time since which its counter has not changed, and when it was declared dead."""
 
-    __slots__ = ("dead_at", "row", "since")
+    __slots__ = ("dead_at", "row", "since", "unlisted_since")
 
     def __init__(self, row: NodeRow, since: float) -> None:
         self.row = row
         self.since = since
         self.dead_at: float | None = None
+        self.unlisted_since: float | None = None
+        """The time of the first look that did not find its session, with this counter."""
+
+    def note_session(self, asked: float, now: float) -> None:
+        """Note whether the store lists its session. A slow look proves nothing: the node may have waited for the store, too."""
+        if not self.row.unlisted:
+            self.unlisted_since = None
+        elif self.unlisted_since is None or now - asked > self.row.look:
+            self.unlisted_since = now
+
+    def lost_session(self, asked: float, unbroken: float) -> bool:
+        """Return whether the end of its session proves its death."""
+        return self.unlisted_since is not None and session_proves_death(
+            self.row, self.unlisted_since, asked, unbroken
+        )
 
 
 class Membership:
@@ -266,8 +314,10 @@ class Membership:
 
     # ---- observing ----
 
-    def observe(self, rows: Iterable[NodeRow], asked: float, now: float) -> None:
+    def observe(self, rows: Iterable[NodeRow], asked: float, now: float, unbroken: float = 0.0) -> None:
         """Process all rows of the store: they were requested after the time ``asked`` and arrived at ``now``.
+
+        At ``asked``, this node's own session with the store had been open for ``unbroken`` seconds.
 
         A missing row means that its node left or was recovered.
 
@@ -288,7 +338,8 @@ class Membership:
                     node.since = now
                 elif away or (node.dead_at is None and asked >= node.since + row.lease):
                     node.dead_at = now
-            if row.lost and node.dead_at is None:
+            node.note_session(asked, now)
+            if node.dead_at is None and (row.lost or node.lost_session(asked, unbroken)):
                 node.dead_at = now  # the end of its session proves its death earlier than its counter
             self._observed[row.term] = node
         self._live = tuple(node.row for _, node in sorted(self._observed.items()) if node.dead_at is None)
@@ -308,6 +359,8 @@ class Membership:
         for term, node in self._observed.items():
             if node.dead_at is None:
                 at = min(at, node.since + node.row.lease)
+                if node.unlisted_since is not None and node.unlisted_since + 2 * node.row.look > self._answered:
+                    at = min(at, node.unlisted_since + 2 * node.row.look)
             else:
                 turn = self._turn(term, node.dead_at)
                 if turn is not None and turn > self._answered:
@@ -404,6 +457,16 @@ class MembershipPort(Protocol):
 
         The request applies to the node's name, also in its next terms, until the node closes its store. Rows show it.
         """
+
+
+class SessionPort(Protocol):
+    """A store that lists the open sessions of its nodes, as PostgreSQL does."""
+
+    def session(self) -> str:
+        """Return the id of this node's session; empty while it has none, or if its end would prove nothing."""
+
+    def unbroken(self) -> float:
+        """Return the seconds for which this session has been open, 0 while the node has none."""
 
 
 class Cluster(Protocol):

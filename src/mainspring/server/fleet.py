@@ -22,7 +22,7 @@ from mainspring.jobs.claiming import ClaimQuota
 from mainspring.jobs.sharing import Shared
 from mainspring.namespaces import DEFAULT, SEPARATOR, split
 from mainspring.nodes.lease_manager import LeaseManager, Recoveries
-from mainspring.nodes.model import WORKERS_LIMIT, MembershipPort, NodeRow, WorkerRow
+from mainspring.nodes.model import WORKERS_LIMIT, MembershipPort, NodeRow, SessionPort, WorkerRow
 from mainspring.schedules.service import first_in_line
 from mainspring.storage.engine import Engine
 from mainspring.version import version
@@ -150,6 +150,9 @@ ROW_MAX_AGE = 0.02
 class SharedEngine(Engine, Relay, MembershipPort, Protocol):
     """The ports of a store that several nodes share."""
 
+    sessions: SessionPort | None
+    """The open sessions of nodes; None: the store does not list them, or the end of one does not show in time."""
+
 
 def node_row(settings: ServerSettings, service: JobService, counter: int, *, address: str, started_us: int) -> NodeRow:
     """Return the current row of a node. ``started_us`` is the wall time of its start in microseconds."""
@@ -215,7 +218,16 @@ class Fleet:
         fleet: FleetSettings = settings.fleet
         self._fleet = fleet
         self.port: MembershipPort = engine
-        self.lease_manager = LeaseManager(engine, self, clock, self._begin, lease=fleet.lease, beat=fleet.beat)
+        self.lease_manager = LeaseManager(
+            engine,
+            self,
+            clock,
+            self._begin,
+            lease=fleet.lease,
+            beat=fleet.beat,
+            sessions=engine.sessions,
+            look=fleet.look,
+        )
         self._recoveries = Recoveries(handles.node)
         self._me: NodeRow | None = None
         self._started_us = 0
@@ -224,7 +236,7 @@ class Fleet:
         share = None if fleet.strategy == "default" else self._share
         self.shared = Shared(
             engine,
-            self.lease_manager.lease_valid,
+            self.lease_manager.may_hand_out,
             self.registered_elsewhere,
             share,
             **({} if workers is None else {"direct": workers.directed}),
@@ -312,6 +324,10 @@ class Fleet:
     def adjust_clock(self, offset: float) -> None:
         """Set the store's clock forward by ``offset`` seconds."""
         self._clock.move(offset)
+
+    def session_is_back(self) -> None:
+        """Hand out jobs that have waited while the node had no session with the store."""
+        self._service.assigner.serve_all()
 
     def others(self) -> list[NodeRow]:
         """Return the rows of the other live nodes."""

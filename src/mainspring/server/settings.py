@@ -22,7 +22,7 @@ from mainspring.errors import SettingsError, UsageError
 from mainspring.ids import NodeId, node_id
 from mainspring.namespaces import DEFAULT, check
 from mainspring.nodes import strategies
-from mainspring.nodes.model import BEAT, LEASE, Lease
+from mainspring.nodes.model import BEAT, LEASE, LOOK, Lease
 from mainspring.server.log_writer import LogSettings
 from mainspring.stores import DEFAULT_STORE, Engine, parse_url
 
@@ -432,6 +432,9 @@ class FleetSettings:
 
     beat: float = BEAT
     """Seconds between heartbeats."""
+
+    look: float = LOOK
+    """Seconds between looks at the other nodes, where the store lists their sessions; 0: leases alone decide."""
 
     status: bool = False
     """The admin command ``status`` counts the running jobs and the workers of all nodes, not only of this one."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mainspring.events import Message
     from mainspring.ids import NodeId
     from mainspring.jobs.slices import JobLifecycle
-    from mainspring.nodes.model import NodeRow
+    from mainspring.nodes.model import NodeRow, SessionPort
     from mainspring.storage.engine import Answer, Answered, Budget, Committed, Opened, Operation, Query
 
     from .clocks import MachineClock
@@ -41,6 +41,7 @@ class Way:
     shared = True
     whole = True
     lacks = frozenset({Feature.WORKFLOWS})
+    sessions: SessionPort | None = None
 
     def __init__(
         self,

@@ -278,12 +278,12 @@ class _Upgrade(connect_utils.TLSUpgradeProto):
 connect_utils.TLSUpgradeProto = _Upgrade  # type: ignore[misc]
 
 
-def delays() -> Iterator[float]:
+def delays(longest: float = LAST_DELAY) -> Iterator[float]:
     """Yield the seconds to wait before each further attempt: doubling, with jitter so that nodes do not connect at once."""
     delay = FIRST_DELAY
     while True:
         yield delay * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, not a secret
-        delay = min(delay * 2, LAST_DELAY)
+        delay = min(delay * 2, longest)
 
 
 async def connect(address: Address, name: str) -> Connection[Record]:
@@ -354,11 +354,16 @@ async def _check(connection: Connection[Record], address: Address) -> None:
     await connection.execute(f"SET synchronous_commit = '{shown['synchronous_commit']}'")
 
 
-async def connect_repeatedly(address: Address, name: str, open_timeout: float | None) -> Connection[Record]:
-    """Connect in as many attempts as needed; raise StoreUnavailableError after ``open_timeout`` seconds (None: never)."""
+async def connect_repeatedly(
+    address: Address, name: str, open_timeout: float | None, *, longest: float = LAST_DELAY
+) -> Connection[Record]:
+    """Connect in as many attempts as needed; raise StoreUnavailableError after ``open_timeout`` seconds (None: never).
+
+    The pauses between attempts grow to ``longest`` seconds.
+    """
     clock = asyncio.get_running_loop().time
     began, logged = clock(), 0.0
-    for delay in delays():
+    for delay in delays(longest):
         try:
             connection = await connect(address, name)
         except StoreError as error:

@@ -23,13 +23,15 @@ from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableErro
 from mainspring.nodes.model import NodeRow
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from asyncpg import Connection, Record
 
     from mainspring.engines.postgres.connections import Address
     from mainspring.log_limit import CauseLimit
 
+RECONNECT_DELAY: Final = 0.5
+"""The most seconds between attempts to connect again: nodes without a session are soon found dead."""
 DEFECT_DELAY: Final = 10.0
 """Seconds until a loop begins again that has ended because of a defect."""
 
@@ -55,6 +57,11 @@ class Control:
         """Connect for the first time; raises StoreError. The caller has the connection to itself until `start`."""
         self._connection = await connect_repeatedly(self._address, self._name, open_timeout)
         return self._connection
+
+    @property
+    def connection(self) -> Connection[Record] | None:
+        """The connection that is open and greeted; None while there is none."""
+        return self._connection if self._ready.is_set() else None
 
     @property
     def started(self) -> bool:
@@ -119,7 +126,7 @@ class Control:
 
     async def _reconnect(self) -> Connection[Record]:
         while True:
-            connection = await connect_repeatedly(self._address, self._name, None)
+            connection = await connect_repeatedly(self._address, self._name, None, longest=RECONNECT_DELAY)
             try:
                 async with asyncio.timeout(10.0):
                     await self._greet(connection)
@@ -187,24 +194,106 @@ async def sessions(connection: Connection[Record], marked: int) -> str:
     return described(await connection.fetch(_SQL["marked_sessions"], marked))
 
 
+class Sessions:
+    """The sessions of nodes' control connections, as ``pg_stat_activity`` lists them; see ``SessionPort``.
+
+    The id of a session is the number of its server process, a dot, and its begin in microseconds. No role can take, keep or end the
+    session of another one, unless it may terminate it; a lock could be taken by anybody as soon as it is free.
+    """
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._connection: Connection[Record] | None = None
+        self._id = ""
+        self._since = 0.0
+        self._asked: list[int] = []
+        """The server processes of the sessions in the rows that were read last."""
+        self._seen: set[str] = set()
+        """Those that this session has found listed. On another server, or after a restart, others are later than this one."""
+
+    async def greet(self, connection: Connection[Record]) -> None:
+        """Read the id of a new session; a later call with the same connection changes nothing."""
+        if connection is self._connection:
+            return
+        process = connection.get_server_pid()
+        answering, listed = await connection.fetchrow(_SQL["listed"], [process])  # type: ignore[misc] # it has one row
+        self._connection, self._since = connection, asyncio.get_running_loop().time()
+        self._seen.clear()
+        self._id = listed[0] if len(listed) == 1 else ""
+        self._check(answering)
+
+    def _check(self, answering: int) -> None:
+        """Withdraw the id if another server process answers than the one that the connection was opened with: a pooler."""
+        assert self._connection is not None
+        if self._id and answering != self._connection.get_server_pid():
+            self._id = ""
+            log.warning("a pooler is between this node and the database: others find its death by its lease alone")
+
+    def session(self) -> str:
+        """Return the id of the session; see ``SessionPort``."""
+        return self._id if self._is_open() else ""
+
+    def unbroken(self) -> float:
+        """Return for how many seconds it has been open; see ``SessionPort``."""
+        return asyncio.get_running_loop().time() - self._since if self._is_open() else 0.0
+
+    def _is_open(self) -> bool:
+        return self._connection is not None and self._connection is self._control.connection
+
+    @property
+    def asked(self) -> list[int]:
+        """The argument ``$1`` of the part ``sessions`` of a statement."""
+        return self._asked
+
+    def mark(self, rows: Sequence[NodeRow], answering: int, listed: Iterable[str]) -> list[NodeRow]:
+        """Return rows, marked if their sessions are not listed any more; the rest is what the part ``sessions`` has returned."""
+        self._check(answering)
+        present = set(listed)
+        self._seen |= present
+        marked = []
+        for row in rows:
+            # A session that hides its begin may be this one.
+            gone = row.session in self._seen and present.isdisjoint({row.session, f"{_process(row.session)}."})
+            marked.append(msgspec.structs.replace(row, unlisted=True) if gone else row)
+        sessions = {row.session for row in rows if row.session}
+        self._seen &= sessions
+        self._asked = sorted(map(_process, sessions))
+        return marked
+
+
+def _process(session: str) -> int:
+    """Return the number of the server process of a session, 0 for an id that no node writes."""
+    number = session.partition(".")[0]
+    return int(number) if number.isdecimal() and len(number) < 10 else 0
+
+
 class Membership:
     """The nodes of the store."""
 
-    def __init__(self, control: Control, schema: str) -> None:
+    def __init__(self, control: Control, schema: str, sessions: Sessions) -> None:
         self._control = control
         self._schema = schema
+        self._sessions = sessions
 
     async def beat(self, row: NodeRow) -> list[NodeRow]:
         """Write a node's own row and return all; see ``MembershipPort``."""
-        work = (_SQL["beat"], row.term, row.counter, encode_row(row))
+        work = (_SQL["beat"], self._sessions.asked, row.term, row.counter, encode_row(row))
         rows = await self._control.run(lambda connection: connection.fetch(*work), BEAT_TIMEOUT)
         if all(found["term"] != row.term for found in rows):
             raise StoreFencedError(f"term {row.term} was ended by another node")
-        return _rows(rows)
+        return self._rows(rows)
 
     async def rows(self) -> list[NodeRow]:
         """Return the rows of all nodes."""
-        return _rows(await self._control.run(lambda connection: connection.fetch(_SQL["nodes"]), BEAT_TIMEOUT))
+        work = (_SQL["nodes"], self._sessions.asked)
+        return self._rows(await self._control.run(lambda connection: connection.fetch(*work), BEAT_TIMEOUT))
+
+    def _rows(self, rows: Sequence[Record]) -> list[NodeRow]:
+        found = []
+        for term, counter, text, draining, _, _ in rows:
+            row = _decode(text)
+            found.append(msgspec.structs.replace(row, term=term, counter=counter, draining=row.draining or draining))
+        return self._sessions.mark(found, *rows[0][4:]) if rows else found
 
     async def now(self) -> float:
         """Return the server's wall time, in seconds."""
@@ -263,11 +352,3 @@ async def leave(connection: Connection[Record], term: int) -> None:
     """End a term unless it still holds jobs, and clear its node's request to drain. Raises as `end` does."""
     if await end_terms(connection, term, None, unless_holding=True):
         await connection.execute(_SQL["end_drain"], term)
-
-
-def _rows(rows: Iterable[Record]) -> list[NodeRow]:
-    found = []
-    for term, counter, text, draining in rows:
-        row = _decode(text)
-        found.append(msgspec.structs.replace(row, term=term, counter=counter, draining=row.draining or draining))
-    return found

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mainspring.features import Feature
     from mainspring.ids import NodeId
     from mainspring.jobs.slices import JobLifecycle, Slice
-    from mainspring.nodes.model import Cluster
+    from mainspring.nodes.model import Cluster, SessionPort
     from mainspring.storage.engine import Answer, Answered, Budget, Committed, Operation, Query
 
 log = structlog.get_logger("mainspring.postgres")
@@ -146,7 +146,8 @@ class PostgresEngine:
         self._relay = Relay(control, self._cluster)
         if self._listener is not None:
             self._relay.listen(self._listener)
-        self._membership = control_connection.Membership(control, self._address.schema)
+        self._sessions = control_connection.Sessions(control)
+        self._membership = control_connection.Membership(control, self._address.schema, self._sessions)
         self._writer = Writer(self._address, f"{name} groups", self._nodes, self._committed, self.slices, lifecycle)
         connection = await control.open(self._open_timeout)
         await migrate.prepare(connection, self._address.schema, apply=self._migrate)
@@ -192,6 +193,7 @@ class PostgresEngine:
 
     async def _greet(self, connection: Connection[Record]) -> None:
         await self._relay.greet(connection, self._term)
+        await self._sessions.greet(connection)
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=f"postgres {name}")
@@ -311,6 +313,19 @@ class PostgresEngine:
     async def ask_to_drain(self, term: int, *, draining: bool = True) -> bool:
         """Set or clear a node's request to drain; see ``MembershipPort``."""
         return await self._membership.ask_to_drain(term, draining=draining)
+
+    def session(self) -> str:
+        """Return the id of the control connection's session; see ``SessionPort``."""
+        return self._sessions.session()
+
+    def unbroken(self) -> float:
+        """Return for how many seconds it has been open; see ``SessionPort``."""
+        return self._sessions.unbroken()
+
+    @property
+    def sessions(self) -> SessionPort:
+        """The open sessions of nodes."""
+        return self
 
     # ---- maintenance ----
 

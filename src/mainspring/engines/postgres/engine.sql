@@ -93,16 +93,26 @@ WHERE t.ended AND NOT t.gone AND NOT EXISTS (SELECT FROM journal j WHERE j.term 
     AND NOT EXISTS (SELECT FROM jobs WHERE jobs.term = t.term AND jobs.state IN ({leased}, {running}))
     AND NOT EXISTS (SELECT FROM waits w WHERE w.term = t.term);
 
+-- The server process that answers, and the ids of those sessions that have the server processes $1. The begin of a session is hidden
+-- from roles without the rights of its own.
+-- part: sessions
+pg_backend_pid(), ARRAY(
+    SELECT concat(a.pid, '.', (extract(epoch FROM a.backend_start) * 1000000)::bigint) FROM pg_stat_activity a
+    WHERE a.pid = ANY ($1::int[]));
+
+-- name: listed
+SELECT {sessions};
+
 -- name: beat
 WITH mine AS (
-    UPDATE nodes SET counter = $2, about = $3::json WHERE term = $1 RETURNING term, counter, about
+    UPDATE nodes SET counter = $3, about = $4::json WHERE term = $2 RETURNING term, counter, about
 )
-SELECT term, counter, about, EXISTS (SELECT FROM drains WHERE node = about ->> 'name')
-FROM (SELECT * FROM mine UNION ALL SELECT term, counter, about FROM nodes WHERE term <> $1) AS present
+SELECT term, counter, about, EXISTS (SELECT FROM drains WHERE node = about ->> 'name'), {sessions}
+FROM (SELECT * FROM mine UNION ALL SELECT term, counter, about FROM nodes WHERE term <> $2) AS present
 ORDER BY term;
 
 -- name: nodes
-SELECT term, counter, about, EXISTS (SELECT FROM drains WHERE node = about ->> 'name') FROM nodes ORDER BY term;
+SELECT term, counter, about, EXISTS (SELECT FROM drains WHERE node = about ->> 'name'), {sessions} FROM nodes ORDER BY term;
 
 -- name: now
 SELECT extract(epoch FROM clock_timestamp())::float8;
