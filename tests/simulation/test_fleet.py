@@ -11,6 +11,8 @@ import pytest
 from mainspring.jobs import dispatch
 
 from .fleet.running import simulate_fleet
+from .fleet.sessions import SessionWorld
+from .fleet.world import FleetWorld
 
 CHUNK = 20
 
@@ -25,8 +27,16 @@ def test_a_fleet_keeps_all_invariants_with_functions_as_rows(monkeypatch: pytest
     assert simulate_fleet(*range(CHUNK // 2)) > CHUNK // 2
 
 
+def test_a_fleet_whose_sessions_prove_deaths_keeps_all_invariants() -> None:
+    before = SessionWorld.early, SessionWorld.alive
+    assert simulate_fleet(*range(2 * CHUNK), kind=SessionWorld) > CHUNK
+    assert SessionWorld.early - before[0] > CHUNK, "most deaths are found early"
+    assert SessionWorld.alive - before[1] > CHUNK // 2, "also of nodes that are only cut off"
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", [FleetWorld, SessionWorld])
 @pytest.mark.parametrize("first", range(1000, 21000, 1000))
-def test_a_fleet_keeps_all_invariants_in_many_runs(first: int) -> None:
-    simulate_fleet(*range(first, first + 1000))
+def test_a_fleet_keeps_all_invariants_in_many_runs(first: int, kind: type[FleetWorld]) -> None:
+    simulate_fleet(*range(first, first + 1000), kind=kind)

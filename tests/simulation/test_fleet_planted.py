@@ -20,11 +20,14 @@ from mainspring.jobs.model import State
 from mainspring.jobs.outcomes import Subscriptions
 from mainspring.jobs.rules import Event
 from mainspring.jobs.service import JobService
+from mainspring.nodes import model
 from mainspring.nodes.lease_manager import RETRY_DELAY, LeaseManager
+from mainspring.nodes.model import SETTLE
 from mainspring.server.fleet import Fleet, StoreClock
 from tests.shared_memory import SharedMemoryEngine
 
 from .fleet.running import simulate_fleet
+from .fleet.sessions import SessionWorld
 from .fleet.store import Way
 from .fleet.world import FleetWorld
 from .stores import SimulationError
@@ -100,7 +103,7 @@ def test_missing_fencing_by_the_nodes_own_clock_is_detected(monkeypatch: Plant) 
 
 
 def test_assigning_jobs_after_the_end_of_the_lease_is_detected(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(LeaseManager, "lease_valid", lambda _: True)
+    monkeypatch.setattr(LeaseManager, "may_hand_out", lambda _: True)
     is_caught(400, by="after the end of the node's lease", first=100)
 
 
@@ -159,6 +162,28 @@ def test_a_window_without_the_new_term_is_detected(monkeypatch: Plant) -> None:
 
     monkeypatch.setattr(JobService, "begin", forgetful)
     is_caught(40, by="takes no part")
+
+
+# ---- sessions ----
+
+
+@pytest.mark.parametrize(
+    ("rule", "by"),
+    [
+        (lambda row, since, asked, unbroken: asked >= since + 2 * row.look and unbroken >= SETTLE, "is open"),
+        (lambda row, _, __, unbroken: row.unlisted and unbroken >= SETTLE, "just after"),
+        (lambda row, since, asked, _: row.unlisted and asked >= since + 2 * row.look, "itself away"),
+    ],
+    ids=["session", "counter", "observer"],
+)
+def test_early_deaths_without_one_of_the_conditions_are_detected(monkeypatch: Plant, rule: Any, by: str) -> None:
+    monkeypatch.setattr(model, "session_proves_death", rule)
+    is_caught(20, by=by, kind=SessionWorld)
+
+
+def test_handing_out_jobs_without_a_session_is_detected(monkeypatch: Plant) -> None:
+    monkeypatch.setattr(LeaseManager, "may_hand_out", LeaseManager.lease_valid)
+    is_caught(60, by="found dead early", kind=SessionWorld, first=30)
 
 
 # ---- waiting clients ----

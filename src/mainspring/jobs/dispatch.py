@@ -43,9 +43,9 @@ class Dispatch:
 
     ``round_robin``: a worker's functions take turns; otherwise they are drained in reverse order of registration, as gearmand
     does. ``wakeup``: how many sleepers are woken for one job, 0 for all: one is enough. ``most``: the most functions, including
-    those that are rows of the store; 0 for any number. ``on_new_queue`` is called with each new queue. On a
-    shared store ``may_hand_out`` returns whether the node still holds its lease and its session with the store. ``prefers`` returns the
-    function that chooses the preferred worker of a function's jobs, by the function's name; None for most functions.
+    those that are rows of the store; 0 for any number. ``on_new_queue`` is called with each new queue. On a shared store
+    ``may_hand_out`` returns whether the node still has its lease and its session. ``prefers`` returns the function that chooses
+    the preferred worker of a function's jobs, by the function's name; None for most functions.
     """
 
     def __init__(

@@ -254,8 +254,8 @@ def session_proves_death(row: NodeRow, since: float, asked: float, unbroken: flo
     All three conditions are needed:
 
     - The store does not list its session. A node that is frozen, slow or silently cut off keeps its session.
-    - From ``since`` until ``asked``, two of its looks long, its counter has not changed: a node whose session was cut has opened
-      another one by then, and has beaten.
+    - From ``since`` until ``asked``, two of its looks long, this has been so and its counter has not changed. A node whose
+      session was cut has opened another one by then, and has beaten.
     - The observer's own session has been ``unbroken`` for `SETTLE` seconds. Otherwise the store may have ended all sessions, and
       the node may only be later than the observer.
     """
@@ -272,27 +272,23 @@ OBSERVE_INTERVAL: Final = 1.0
 class _Observed:
     """An observed node: its newest row, the time since which its counter has not changed, and when it was declared dead."""
 
-    __slots__ = ("dead_at", "row", "since", "unlisted_since")
+    __slots__ = ("dead_at", "early", "row", "same_since", "since")
 
     def __init__(self, row: NodeRow, since: float) -> None:
         self.row = row
-        self.since = since
+        self.since = self.same_since = since
+        """The time since which its counter has not changed; ``same_since``: and the store has listed its session, or has not."""
         self.dead_at: float | None = None
-        self.unlisted_since: float | None = None
-        """The time of the first look that did not find its session, with this counter."""
+        self.early = False
+        """Whether only its session has proved its death so far."""
 
-    def note_session(self, asked: float, now: float) -> None:
-        """Note whether the store lists its session. A slow look proves nothing: the node may have waited for the store, too."""
-        if not self.row.unlisted:
-            self.unlisted_since = None
-        elif self.unlisted_since is None or now - asked > self.row.look:
-            self.unlisted_since = now
-
-    def lost_session(self, asked: float, unbroken: float) -> bool:
-        """Return whether the end of its session proves its death."""
-        return self.unlisted_since is not None and session_proves_death(
-            self.row, self.unlisted_since, asked, unbroken
-        )
+    def judge_session(self, asked: float, now: float, unbroken: float) -> None:
+        """Declare it dead if its session proves that. A verdict that is not proved any more is withdrawn: a new lease begins."""
+        proved = session_proves_death(self.row, self.same_since, asked, unbroken)
+        if proved and self.dead_at is None:
+            self.dead_at, self.early = now, True
+        elif self.early and not proved:
+            self.dead_at, self.early, self.since = None, False, now
 
 
 class Membership:
@@ -333,14 +329,16 @@ class Membership:
             if node is None or node.row.counter != row.counter:
                 node = _Observed(row, now)
             else:
+                if node.row.unlisted != row.unlisted or now - asked > row.look:
+                    node.same_since = now  # after a slow look, too: the node may have waited for the store as long
                 node.row = row  # others may have changed it: an operator may have set it to drain
                 if away and node.dead_at is None:
                     node.since = now
                 elif away or (node.dead_at is None and asked >= node.since + row.lease):
                     node.dead_at = now
-            node.note_session(asked, now)
-            if node.dead_at is None and (row.lost or node.lost_session(asked, unbroken)):
+            if row.lost and node.dead_at is None:
                 node.dead_at = now  # the end of its session proves its death earlier than its counter
+            node.judge_session(asked, now, unbroken)
             self._observed[row.term] = node
         self._live = tuple(node.row for _, node in sorted(self._observed.items()) if node.dead_at is None)
         self._ring = [row.term for row in self._live]
@@ -359,8 +357,8 @@ class Membership:
         for term, node in self._observed.items():
             if node.dead_at is None:
                 at = min(at, node.since + node.row.lease)
-                if node.unlisted_since is not None and node.unlisted_since + 2 * node.row.look > self._answered:
-                    at = min(at, node.unlisted_since + 2 * node.row.look)
+                if node.row.unlisted and node.same_since + 2 * node.row.look > self._answered:
+                    at = min(at, node.same_since + 2 * node.row.look)
             else:
                 turn = self._turn(term, node.dead_at)
                 if turn is not None and turn > self._answered:

@@ -50,12 +50,7 @@ class FleetWorld:
         self._acknowledged: dict[int, bytes] = {}
         self._results: dict[bytes, set[bytes]] = {}
         self._count = 0
-        lease = chance.choice((3.0, 3.0, 6.0, 15.0))
-        self._fleet = FleetSettings(
-            strategy=chance.choice(self.strategies),
-            lease=lease,
-            beat=lease * chance.choice((0.2, 0.3)),
-        )
+        self._fleet = self._settings()
         self._options: dict[str, Any] = {
             "round_robin": chance.random() < 0.3,
             "lost_limit": chance.choice((None, None, 3)),
@@ -84,6 +79,12 @@ class FleetWorld:
         for name in self.machines:
             self._begin(name)
 
+    def _settings(self) -> FleetSettings:
+        chance = self.chance
+        lease = chance.choice((3.0, 3.0, 6.0, 15.0))
+        strategy = chance.choice(self.strategies)
+        return FleetSettings(strategy=strategy, lease=lease, beat=lease * chance.choice((0.2, 0.3)))
+
     def _history(self) -> FleetHistory:
         return FleetHistory(self.content.terms)
 
@@ -101,10 +102,11 @@ class FleetWorld:
 
     def _begin(self, name: str) -> None:
         clock = self.machines[name]
-        way = Way(
-            self.content, self.history, name, clock, self.chance, self._fleet.lease, self._term_ended, self.removed
-        )
-        self.lives[name] = FleetLife(name, way, clock, self.chance, self._fleet, **self._options)
+        self.lives[name] = FleetLife(name, self._way(name), clock, self.chance, self._fleet, **self._options)
+
+    def _way(self, name: str) -> Way:
+        clock, lease = self.machines[name], self._fleet.lease
+        return Way(self.content, self.history, name, clock, self.chance, lease, self._term_ended, self.removed)
 
     # ---- calls of actors ----
 

@@ -197,8 +197,8 @@ async def sessions(connection: Connection[Record], marked: int) -> str:
 class Sessions:
     """The sessions of nodes' control connections, as ``pg_stat_activity`` lists them; see ``SessionPort``.
 
-    The id of a session is the number of its server process, a dot, and its begin in microseconds. No role can take, keep or end the
-    session of another one, unless it may terminate it; a lock could be taken by anybody as soon as it is free.
+    The id of a session is the number of its server process, a dot, and its begin in microseconds. No other role can imitate it,
+    or end it without the right to terminate it. A lock could be taken by anybody as soon as it is free.
     """
 
     def __init__(self, control: Control) -> None:
