@@ -37,7 +37,7 @@ from mainspring.cli.process_options import (
 from mainspring.errors import SettingsError
 from mainspring.ids import node_id
 from mainspring.jobs.user_data import MAX_KEPT_ARGUMENTS, ArgumentRule
-from mainspring.nodes.model import BEAT, LEASE
+from mainspring.nodes.model import BEAT, LEASE, LOOK
 from mainspring.quantities import format_duration, parse_duration, parse_size
 from mainspring.server.settings import (
     DAY,
@@ -278,6 +278,16 @@ class NodeOptions:
             ),
         ),
     ] = LEASE
+    look: Annotated[
+        float,
+        FLEET_GROUP.option(
+            "--look",
+            "For a PostgreSQL store: how often this node looks at the others. It finds one whose process has ended after three"
+            " looks. With 0s, it waits for the end of the lease, and so do the others if this node dies.",
+            show_default=format_duration,
+            **DURATION_OPTION,
+        ),
+    ] = LOOK
     cluster: Annotated[
         str | None,
         FLEET_GROUP.option(
@@ -431,6 +441,7 @@ class NodeOptions:
                 weight=self.weight,
                 lease=self.lease,
                 beat=self.lease * BEAT / LEASE,
+                look=self.look,
                 status=self.fleet_status,
             ),
             jobs=JobSettings(

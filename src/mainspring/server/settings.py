@@ -13,7 +13,7 @@ import re
 import socket
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import quote, urlsplit
 
 from mainspring.access.caller import Role
@@ -23,6 +23,7 @@ from mainspring.ids import NodeId, node_id
 from mainspring.namespaces import DEFAULT, check
 from mainspring.nodes import strategies
 from mainspring.nodes.model import BEAT, LEASE, LOOK, Lease
+from mainspring.quantities import format_duration
 from mainspring.server.log_writer import LogSettings
 from mainspring.stores import DEFAULT_STORE, Engine, parse_url
 
@@ -417,6 +418,10 @@ class ProcessSettings:
     """Seconds that running jobs get at a stop before they are released."""
 
 
+SHORTEST_LOOK: Final = 0.1
+"""Seconds."""
+
+
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
     """Settings of a node that shares its store with others."""
@@ -483,6 +488,11 @@ class ServerSettings:
             raise SettingsError("--require-token needs a store that keeps tokens: use one on SQLite or PostgreSQL")
         strategies.strategy(self.fleet.strategy)
         Lease(0.0, lease=self.fleet.lease, beat=self.fleet.beat)
+        if 0 < self.fleet.look < SHORTEST_LOOK:
+            raise SettingsError(
+                f"a look at the other nodes every {format_duration(self.fleet.look)} loads the database: give at least"
+                f" {format_duration(SHORTEST_LOOK)}, or 0s for none"
+            )
         if self.fleet.weight < 0:
             raise SettingsError(f"the weight {self.fleet.weight} is negative: give 0 or more")
         if self.listen.insecure:
