@@ -9,6 +9,7 @@ import pytest
 from mainspring.access.proxy import parse_networks
 from mainspring.errors import SettingsError
 from mainspring.server.settings import (
+    FleetSettings,
     ListenSettings,
     ServerSettings,
     TcpAddress,
@@ -80,6 +81,13 @@ def test_the_rule_holds_for_http_too() -> None:
     for face in ("http", "gearman_http"):
         with pytest.raises(SettingsError, match=r"10\.0\.0\.5:80"):
             listening("127.0.0.1:1", **{face: TcpAddress("10.0.0.5", 80)}).check()
+
+
+def test_looks_at_other_nodes_do_not_load_the_database() -> None:
+    for look in (0.0, 0.1, 60.0):
+        ServerSettings(fleet=FleetSettings(look=look)).check()
+    with pytest.raises(SettingsError, match="every 50ms loads the database: give at least 100ms, or 0s"):
+        ServerSettings(fleet=FleetSettings(look=0.05)).check()
 
 
 def test_two_faces_need_two_ports() -> None:
