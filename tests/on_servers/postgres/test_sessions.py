@@ -122,7 +122,7 @@ def test_another_process_with_the_same_number_is_another_session(database: str) 
             assert await unlisted(two) == await unlisted(two) == []
             sessions = two.engine._sessions  # noqa: SLF001 - the number of a process is not reused on request
             reused = f"{own.partition('.')[0]}.1"
-            sessions._seen.add(reused)  # noqa: SLF001
+            sessions._seen.add(reused)  # noqa: SLF001 - the server does not do this on request
             await one.engine.beat(one.row(2, session=reused, look=LOOK))
             assert await unlisted(two) == ["a"]
             del stranger
@@ -141,16 +141,16 @@ def test_a_session_whose_begin_is_hidden_counts_as_open(database: str) -> None:
             await owner.execute(f"CREATE ROLE {role}")
             try:
                 await owner.execute(f"SET ROLE {role}")
-                answering, listed = await owner.fetchrow(control._SQL["listed"], [process])  # type: ignore[misc] # noqa: SLF001
+                answering, listed = await owner.fetchrow(control._SQL["listed"], [process])  # type: ignore[misc] # noqa: SLF001 - the server does not do this on request
                 assert listed == [f"{process}."]
             finally:
                 await owner.execute(f"RESET ROLE; DROP ROLE {role}")
             sessions = Sessions(cast("control.Control", None))
-            sessions._connection = cast("Connection[Record]", _Connection(answering))  # noqa: SLF001
-            sessions._seen.add(own)  # noqa: SLF001
+            sessions._connection = cast("Connection[Record]", _Connection(answering))  # noqa: SLF001 - the server does not do this on request
+            sessions._seen.add(own)  # noqa: SLF001 - the server does not do this on request
             row = one.row(1, session=own, look=LOOK)
             assert sessions.mark([row], answering, listed) == [row]
-            sessions._seen.add(own)  # noqa: SLF001
+            sessions._seen.add(own)  # noqa: SLF001 - the server does not do this on request
             assert [found.unlisted for found in sessions.mark([row], answering, [])] == [True]
 
     asyncio.run(test())
