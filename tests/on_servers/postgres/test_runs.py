@@ -95,6 +95,20 @@ def test_the_last_run_of_a_chain_is_found_whatever_node_began_it(nodes: Nodes) -
         assert (reached.verdict, reached.run, reached.status) == ("closed", third, Status.COMPLETED)
 
 
+def test_the_last_run_of_a_workflow_id_is_found_whatever_node_began_it(nodes: Nodes) -> None:
+    one, two = nodes.flows
+    runs = []
+    for flows in (two, one):
+        runs.append(flows.start(unique=b"u"))
+        for each in nodes.flows:
+            each.wait(SECOND)
+        flows.running(runs[-1], flows.close())
+    assert runs[1] < runs[0]
+    shown = two.show(Key(workflow_id="u"))
+    assert shown is not None
+    assert shown.row.id == runs[1]
+
+
 # ---- at the same time ----
 
 
@@ -190,6 +204,17 @@ def test_early_signals_of_two_nodes_keep_their_places(nodes: Nodes) -> None:
     two.define(Definition("later"))
     assert two.begin_waiting(function=b"later") == 1
     assert sorted(signals(two, waiting.id), key=int) == [b"%d" % number for number in range(12)]
+
+
+def test_a_signal_to_a_waiting_job_whose_run_another_node_begins(nodes: Nodes) -> None:
+    one, two = nodes.flows
+    waiting = one.store.submitted(function=b"order")
+    group = [signalling(one, Key(job=waiting.id), b"first")]
+    ((reached,),), (number,) = nodes.during(
+        (one, group), (two, [ops.BeginWaiting(b"order", 9, two.now_us)]), "take_waiting"
+    )
+    assert number == 1
+    assert (reached.verdict, reached.run, reached.event) == ("recorded", waiting.id, 3)
 
 
 def test_two_nodes_begin_each_waiting_run_once(nodes: Nodes) -> None:
