@@ -125,6 +125,11 @@ class Key(NamedTuple):
     """The namespace of the run; ``namespaces.ANY`` in requests that the node itself makes about a ``job``."""
 
 
+def workflow_id_of(unique: bytes) -> str:
+    """Return the workflow id of a root job with a unique. No workflow id has a NUL, which not all stores keep in texts."""
+    return unique.decode("utf-8", "backslashreplace").replace("\0", "\\x00")
+
+
 UNKNOWN_BUILD: Final = "?"
 """Stands in a run's list of failed builds for those of lost deciders: any connected one may be the one that crashes."""
 

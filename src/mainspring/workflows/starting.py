@@ -18,7 +18,7 @@ from mainspring.workflows import (
     history,
     other_runs,
 )
-from mainspring.workflows.model import Definition, version_for_new_runs
+from mainspring.workflows.model import Definition, version_for_new_runs, workflow_id_of
 from mainspring.workflows.requests import ContinueAsNewWorkflowExecution
 from mainspring.workflows.store import Begun, RunRow
 
@@ -98,7 +98,7 @@ async def cancel_waiting(changes: RunChanges, job_id: int, error: bytes, now_us:
 
 async def _begin(changes: RunChanges, one: _Beginning, now_us: int) -> RunDraft | None:
     job, definition = one.job, one.definition
-    workflow_id = job.unique.decode("utf-8", "backslashreplace") if job.unique else changes.handle_of(job.id)
+    workflow_id = workflow_id_of(job.unique) if job.unique else changes.handle_of(job.id)
     namespace = namespaces.namespace_of(job.function)
     rival = await changes.open_run(namespace, workflow_id)
     if rival:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from mainspring.access.audit import ListActs
 from mainspring.access.caller import Act
 from mainspring.access.idempotency import KeptReply, Reservation
+from mainspring.jobs import store as job_ops
 from mainspring.jobs.model import Options, Priority, State
 from mainspring.workflows import store as ops
 from mainspring.workflows.definitions import CountOpen, RemoveDefinition
@@ -45,6 +46,19 @@ class StartingFlows:
         assert {at: found.id for at, found in begun.joined.items()} == {job.id: run}
         assert flows.list() == [run]
         assert flows.row(run).workflow_id == "order-17"
+
+    def test_names_with_a_nul_name_no_run_and_a_unique_with_one_is_shown_without(self, flows: Flows) -> None:
+        run = flows.start(unique=b"a\0b")
+        assert flows.row(run).workflow_id == "a\\x00b"
+        assert flows.show(Key(workflow_id="a\\x00b")) == flows.shown(run)
+        assert flows.show(Key(workflow_id="a\0b")) is None
+        (reached,) = flows.signal(Signal(Key(workflow_id="a\0b"), "s", b""))
+        assert reached.verdict == "unknown"
+        assert flows.list(workflow_id="a\0b") == flows.list(type="or\0der") == []
+        waiting = flows.new(b"or\0der")
+        flows.group(job_ops.Submit([waiting]))
+        (reached,) = flows.signal(Signal(Key(job=waiting.id), "s", b""))
+        assert reached.verdict == "recorded", "stored beside the job, which may become a run"
 
     def test_a_unique_is_free_once_its_run_has_closed(self, flows: Flows) -> None:
         first = flows.start(unique=b"u")

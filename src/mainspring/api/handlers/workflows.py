@@ -164,6 +164,8 @@ class WorkflowCalls:
             _value(request),
             _request_key(request.request),
         )
+        if "\0" in request.name:
+            raise ApiError(Code.INVALID, f"the name of the signal, {request.name!r}, has a NUL: leave it out")
         if (problem := size_problem(signal.input, self._limits.largest)) is not None:
             raise ApiError(problem.code, problem.message)
         return await self._reached(request, await self._workflows.requests.signal(signal))

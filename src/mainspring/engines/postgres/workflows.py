@@ -38,9 +38,11 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
     from mainspring.jobs.owners import Notice
     from mainspring.storage.engine import Operation, Plan
-    from mainspring.workflows.cross_run import Errand
+    from mainspring.workflows.cross_run import Errand, ErrandsAside
     from mainspring.workflows.model import Definition, Key, Limits
+    from mainspring.workflows.observers import RunObserver
     from mainspring.workflows.reading import RunCache
+    from mainspring.workflows.requests import Signal
     from mainspring.workflows.store import RunRow
     from mainspring.workflows.tables import EarlySignals, StoredRun, Writes
 
@@ -112,7 +114,8 @@ class PostgresRuns(RunWrites, PostgresGround):
 
     async def lock(self, wanted: Wanted) -> None:
         """Lock runs, and wait for other groups that have them; only before the group has locked any job."""
-        runs, jobs, names = known_ids(wanted.runs), known_ids(wanted.jobs), sorted(wanted.names)
+        runs, jobs = known_ids(wanted.runs), known_ids(wanted.jobs)
+        names = sorted(one for one in wanted.names if "\0" not in one[1])  # no run has such an id
         columns = [one for one, _ in names], [one for _, one in names], known_ids(wanted.held)
         self._asked |= wanted.runs
         self._asked_jobs = wanted.held
@@ -234,6 +237,10 @@ class PostgresRuns(RunWrites, PostgresGround):
             raise OvertakenError("the run of the job has begun meanwhile")
         return await super().early(job, request)
 
+    async def add_early(self, job: int, signals: EarlySignals, signal: Signal) -> None:
+        name = signal.name.replace("\0", "\\x00")  # of another run: requests of clients have none
+        await super().add_early(job, signals, signal._replace(name=name))
+
     # ---- errands ----
 
     async def take_errands(self, after: int) -> list[Errand] | None:
@@ -247,8 +254,7 @@ class PostgresRuns(RunWrites, PostgresGround):
         await self._tx.load_nodes([*children, *(one.source for one in readable)])
         return readable
 
-    async def errands(self, after: int, limit: int, most_bytes: int) -> list[tuple[int, bytes]]:
-        del after, limit, most_bytes  # as `take_errands` has read them
+    async def errands(self, after: int, limit: int, most_bytes: int) -> list[tuple[int, bytes]]:  # noqa: ARG002 - `take_errands` had them
         taken, self._errands = self._errands, []
         return taken
 
@@ -256,15 +262,25 @@ class PostgresRuns(RunWrites, PostgresGround):
 class PostgresWorkflowUnit(WorkflowUnit):
     """The workflows' part of one attempt to run a group."""
 
-    _tables: PostgresRuns
+    def __init__(
+        self,
+        tables: PostgresRuns,
+        cache: RunCache,
+        limits: Limits,
+        observers: Sequence[RunObserver],
+        errands_aside: ErrandsAside,
+    ) -> None:
+        super().__init__(tables, cache, limits, observers, errands_aside)
+        self._runs = tables
 
     async def lock(self, plan: Plan) -> None:
         """Lock the runs that the group will change, as far as its operations show."""
-        tables, wanted = self._tables, Wanted()
+        tables, wanted = self._runs, Wanted()
         wanted.runs |= settled_keys(plan, unit.KIND)
-        for kind in unit.WRITES & plan.keys():
-            for operation in of_kind(plan, kind):
-                await self._name(operation, wanted)
+        for kind in plan:
+            if kind in unit.WRITES:
+                for operation in of_kind(plan, kind):
+                    await self._name(operation, wanted)
         if ops.SaveDefinitions in plan or RemoveDefinition in plan:
             await tables.lock_definitions()
         if ops.ForgetRuns in plan:
@@ -288,10 +304,10 @@ class PostgresWorkflowUnit(WorkflowUnit):
                 wanted.add(operation.key)
             case ops.UnparkRuns():
                 tried = tried_by(operation.build)
-                wanted.runs.update(await self._tables.parked(operation.definition, tried, operation.rows))
+                wanted.runs.update(await self._runs.parked(operation.definition, tried, operation.rows))
             case ops.RunErrands():
                 after = 0 if operation.from_first else self._changes.errands_aside.after
-                taken = await self._tables.take_errands(after)
+                taken = await self._runs.take_errands(after)
                 if taken is None:
                     self._changes.leave_errands()
                 for errand in taken or ():
@@ -301,8 +317,8 @@ class PostgresWorkflowUnit(WorkflowUnit):
 
     async def follow(self, notices: Sequence[Notice]) -> None:
         """Record the ends of jobs. Those of runs that another group has become errands."""
-        await self._tables.meet({one.term for one in notices})
-        elsewhere = await self._tables.try_to_hold(_runs_of(notices))
+        await self._runs.meet({one.term for one in notices})
+        elsewhere = await self._runs.try_to_hold(_runs_of(notices))
         if elsewhere:
             for run, notice in zip(_runs_of(notices), notices, strict=True):
                 if run in elsewhere and isinstance(notice, Ended):  # the loss of an attempt counts only towards parking

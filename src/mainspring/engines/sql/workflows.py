@@ -154,9 +154,13 @@ class RunReads:
         return [block for (block,) in found]
 
     async def open_run(self, namespace: str, workflow_id: str) -> int:
+        if "\0" in workflow_id:
+            return 0  # no run has such an id
         return await self._first("open_run", namespace, workflow_id)
 
     async def last_run(self, namespace: str, workflow_id: str) -> int:
+        if "\0" in workflow_id:
+            return 0
         found = await self._first("open_run", namespace, workflow_id)
         return found or await self._first("last_run", namespace, workflow_id)
 
@@ -165,6 +169,8 @@ class RunReads:
 
     async def definitions(self, namespace: str = "", name: str = "") -> list[Definition]:
         fetch = self._sql.fetch
+        if "\0" in name:
+            return []
         found = await (fetch("definitions_of", namespace, name) if name else fetch("definitions"))
         return [_definition(*row) for row in found]
 
@@ -191,6 +197,8 @@ class _Searchable:
     async def few(self, most: int) -> list[int] | None:
         """Return the runs of a workflow id, or the parked ones, by their index; None if there are more than ``most``."""
         query = self._query
+        if "\0" in (query.workflow_id or "") + (query.type or ""):
+            return []
         if query.workflow_id is not None:
             ids = await self._ids("few_named", query.namespace, query.workflow_id, most + 1)
         elif query.parked:
