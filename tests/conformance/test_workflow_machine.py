@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import asyncpg
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis.stateful import initialize, rule, run_state_machine_as_test
+from msgspec.structs import replace
 
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.workflows import MemoryWorkflowSlice
+from mainspring.engines.postgres.connections import SCHEMA
+from mainspring.engines.postgres.engine import PostgresEngine
+from mainspring.engines.postgres.workflows import PostgresWorkflowSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
+from mainspring.jobs import store as job_ops
 from mainspring.workflows import outbox, tables
 from mainspring.workflows.reading import RunCache
 from tests.conformance.suite.flow_machine import FlowMachine
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
 
     from mainspring.storage.engine import Engine
     from mainspring.workflows.reading import Run
+    from tests.postgres.server import PostgresServer
 
 pytestmark = pytest.mark.timeout(900)
 """Hypothesis shrinks a failing example before it reports it: an alarm during that would be reported in its place."""
@@ -34,6 +42,8 @@ SHORT = settings(
     max_examples=20, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
 )
 LONG = settings(SHORT, max_examples=600, stateful_step_count=50)
+FEW = settings(SHORT, max_examples=4)
+"""For an engine that needs a server."""
 CACHE_BYTES = 12_000
 """A few runs: the others are read back."""
 
@@ -80,6 +90,64 @@ class SqliteMachine(FlowMachine):
         shutil.rmtree(self._directory)
 
 
+class PostgresMachine(FlowMachine):
+    """Two nodes take turns. Each has runs in its memory that the other one has changed meanwhile."""
+
+    server: PostgresServer
+    schema: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._dsn = self.server.create_database(self.schema)
+        self._caches: list[RunCache] = []
+
+    def make(self) -> PostgresEngine:
+        self._caches.append(RunCache(CACHE_BYTES))
+        return PostgresEngine(self._dsn, slices=[PostgresWorkflowSlice(cache=self._caches[-1])])
+
+    @initialize()
+    def open(self) -> None:
+        super().open()
+        self._other, self._cache, self._other_cache = self.store.beside("n2"), *self._caches
+        self._session = self.store.run(asyncpg.connect(self._dsn, server_settings={"search_path": SCHEMA}))
+
+    @rule()
+    def take_turns(self) -> None:
+        """Let the other node go on."""
+        self.store, self._other = self._other, self.store
+        self._cache, self._other_cache = self._other_cache, self._cache
+        self.flows.store = self.store
+
+    def cached(self, run: int) -> Run | None:
+        """Return a run in the node's memory, if the node would use it."""
+        found = self._cache.peek(run)
+        query = "SELECT xmin::text::bigint FROM runs_open WHERE id = $1"
+        if found is None or found.row.written != self.store.run(self._session.fetchval(query, run)):
+            return None
+        shown = copy(found)
+        shown.row = replace(found.row, written=0)  # as readers have it
+        return shown
+
+    def replace_process(self, *, killed: bool) -> None:
+        """Replace the process of the node whose turn it is; the other node notices the end, if it was killed."""
+        engine, term = self.store.engine, self.store.term
+        if killed:
+            assert isinstance(engine, PostgresEngine)
+            engine._term = 0  # so that it does not end its term
+        self.store.reopen(self.store.opened.nodes[term])
+        self._cache = self._caches[-1]
+        if killed:
+            self._other.end_term(term)
+        self._other.group(job_ops.Recover(self._other.term, [term]))
+
+    def teardown(self) -> None:
+        if hasattr(self, "store"):
+            self._session.terminate()
+            first = self.store if self.store._others else self._other
+            first.close()
+        self.server.drop_database(self._dsn)
+
+
 @pytest.fixture(autouse=True)
 def early_snapshots_and_stored_errands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "MIN_BYTES", 300)
@@ -89,6 +157,24 @@ def early_snapshots_and_stored_errands(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("machine", [MemoryMachine, SqliteMachine])
 def test_histories_stay_whole(machine: type[FlowMachine]) -> None:
     run_state_machine_as_test(machine, settings=SHORT)
+
+
+def on(postgres: PostgresServer, template: str) -> type[PostgresMachine]:
+    class Machine(PostgresMachine):
+        server = postgres
+        schema = template
+
+    return Machine
+
+
+def test_histories_stay_whole_on_two_nodes(postgres: PostgresServer, schema: str) -> None:
+    run_state_machine_as_test(on(postgres, schema), settings=FEW)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_histories_stay_whole_on_two_nodes_for_long(postgres: PostgresServer, schema: str) -> None:
+    run_state_machine_as_test(on(postgres, schema), settings=settings(LONG, max_examples=100))
 
 
 @pytest.mark.long

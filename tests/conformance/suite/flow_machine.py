@@ -120,13 +120,17 @@ class FlowMachine(RuleBasedStateMachine):
     @rule(killed=st.booleans())
     def restart(self, killed: bool) -> None:
         """End the process, and begin the next one."""
+        self.replace_process(killed=killed)
+        self.grow()  # the recovery of a job with a stored request to stop ends its activity
+
+    def replace_process(self, *, killed: bool) -> None:
+        """End the process, or kill it; begin the next one, which recovers its jobs."""
         if killed:
             self.crash()
         else:
             self.store.close()
         self.store.open()
         self.store.recover()
-        self.grow()  # the recovery of a job with a stored request to stop ends its activity
 
     @rule()
     def drain(self) -> None:
