@@ -115,7 +115,11 @@ class Life:
         if self.workflows is not None:
             limits = Limits(largest=engine.max_value)
             handlers.append(WorkflowCalls(self.workflows, self.service, jobs, submits, limits).handlers)
-            handlers.append(VersionCalls(self.workflows.versions, self.workflows.workers.rows).handlers)
+            deciders = self.workflows.workers.rows
+            calls = VersionCalls(
+                self.workflows.versions, lambda namespace: [("n1", one) for one in deciders(namespace)]
+            )
+            handlers.append(calls.handlers)
         self.api = Api(*handlers, enter=self.service.namespace_gate.enter, lacks=engine.lacks)
         self.face = GearmanFace(
             self.service,

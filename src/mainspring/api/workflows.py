@@ -454,6 +454,8 @@ class DeciderInfo(msgspec.Struct):
     """A connected worker that decides runs."""
 
     worker: str
+    node: str
+    """The name of the node to which it is connected."""
     versions: list[str]
     """Such as ``order@2``."""
     decisions: int

@@ -499,13 +499,14 @@ VERSION_SHRINK_STEPS: Final[tuple[Step, ...]] = (
     {"last_seen_at": LEFT_OUT},
     {"type": 1},
 )
-WORKER_COLUMNS: Final = ("worker", "versions", "state", "runs", "size", "limit", "hits", "replays", "evictions")
+WORKER_COLUMNS: Final = ("worker", "node", "versions", "state", "runs", "size", "limit", "hits", "replays", "evictions")
 WORKER_STEPS: Final[tuple[Step, ...]] = (
     {"versions": 40},
     {"limit": LEFT_OUT},
     {"versions": 20},
     {"evictions": LEFT_OUT},
     {"hits": LEFT_OUT},
+    {"node": LEFT_OUT},
     {"versions": 8},
 )
 
@@ -557,6 +558,9 @@ def versions(
 def workers(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """List the connected workers that decide runs, and the runs in their memory.
 
+    The workers of other nodes are shown as of their last heartbeats, at most 200 of each. A worker that is connected to several
+    nodes is listed for each of them.
+
     "runs" and "size" are what a worker process has in memory, "limit" is its --workflow-cache, and "evictions" counts the runs
     that left it because it was full. Of the decisions of a process, "hits" are those of runs in memory, and "replays" those for
     which it replayed a history. These numbers are up to 10 seconds old. The state "full" means that all places for decisions are
@@ -572,6 +576,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
     sizes = {"size": cache.get("bytes"), "limit": cache.get("limit")}
     return {
         "worker": row["worker"],
+        "node": row.get("node"),
         "versions": " ".join(row["versions"]),
         "state": "draining" if row["draining"] else "full" if row.get("full") else None,
         **{name: cache.get(name) for name in ("runs", "hits", "replays", "evictions")},

@@ -104,6 +104,22 @@ class Lease:
         return max(0.0, self._next - now)
 
 
+class Decider(msgspec.Struct, frozen=True, array_like=True):
+    """The part of a worker that decides runs of workflows. Older versions write fewer fields: append new ones."""
+
+    functions: tuple[int, ...]
+    """The functions of its decisions, as places in the node's ``functions``."""
+    running: int
+    """Decisions that it has."""
+    steps: int
+    """Those of them that only keep a step."""
+    places: int
+    """Decisions that it takes at a time, besides these."""
+    draining: bool
+    cache: tuple[int, ...] | None
+    """The worker's last report about its memory; None: it has not reported."""
+
+
 class WorkerRow(msgspec.Struct, frozen=True, array_like=True):
     """A worker that is connected to a node. Older versions write fewer fields: append new ones."""
 
@@ -126,6 +142,8 @@ class WorkerRow(msgspec.Struct, frozen=True, array_like=True):
     """The namespaces of its functions."""
     silent_us: int = 0
     """Since when it has sent nothing although it should; 0 if it is not silent."""
+    decider: Decider | None = None
+    """None: it decides no runs."""
 
 
 class Recovery(msgspec.Struct, frozen=True, array_like=True):

@@ -9,6 +9,7 @@ import asyncio
 import socket
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
@@ -48,7 +49,7 @@ from mainspring.namespaces import split
 from mainspring.nodes.strategies import strategy
 from mainspring.schedules.service import ScheduleService
 from mainspring.server.engines import run_limits, run_slice
-from mainspring.server.fleet import ConnectedWorkers, Fleet, SharedEngine, StoreClock, node_row
+from mainspring.server.fleet import ConnectedWorkers, Fleet, SharedEngine, StoreClock, deciders_of, node_row
 from mainspring.server.log_writer import NO_WORKER_GRACE, FailedAttempts, Unserved
 from mainspring.server.metrics import (
     Metrics,
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from mainspring.server.node import Shutdown
     from mainspring.server.settings import ServerSettings
     from mainspring.storage.engine import Engine
+    from mainspring.workflows.decider_workers import DeciderRow
 
 
 async def build_access(
@@ -215,6 +217,7 @@ async def open_node(
             roots,
             tail=runs.cache.tail,
             first=None if fleet is None else fleet.first_in_line,
+            workers_elsewhere=(lambda _: 0) if fleet is None else lambda function: fleet.remote_load(function).workers,
             retention=settings.workflows.retention,
             limits=run_limits(settings.workflows, engine.max_value),
             fetching=fetching,
@@ -336,7 +339,16 @@ async def open_node(
         api.add_streams(OperationStreams(operations, service).followers)
     if workflows is not None:
         calls = WorkflowCalls(workflows, service, job_calls, submits, workflows.limits)
-        versions = VersionCalls(workflows.versions, workflows.workers.rows)
+        of_node = workflows.workers.rows
+
+        def deciders(namespace: str) -> list[tuple[str, DeciderRow]]:
+            """Return the workers of all nodes in the order of the nodes' terms: each node lists them in the same order."""
+            found: list[tuple[int, str, list[DeciderRow]]]
+            found = [(service.term, settings.name, list(of_node(namespace)))]
+            found += [(row.term, row.name, list(deciders_of(row, namespace))) for row in other_nodes()]
+            return [(node, one) for _, node, rows in sorted(found, key=itemgetter(0)) for one in rows]
+
+        versions = VersionCalls(workflows.versions, deciders)
         runs_and_versions = RunGrants({**calls.handlers, **versions.handlers})
         api.add(runs_and_versions.handlers)
         api.add_objects(runs_and_versions.objects)

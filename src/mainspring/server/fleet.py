@@ -22,17 +22,19 @@ from mainspring.jobs.claiming import ClaimQuota
 from mainspring.jobs.sharing import Shared
 from mainspring.namespaces import DEFAULT, SEPARATOR, split
 from mainspring.nodes.lease_manager import LeaseManager, Recoveries
-from mainspring.nodes.model import WORKERS_LIMIT, MembershipPort, NodeRow, SessionPort, WorkerRow
+from mainspring.nodes.model import WORKERS_LIMIT, Decider, MembershipPort, NodeRow, SessionPort, WorkerRow
 from mainspring.schedules.service import first_in_line
 from mainspring.storage.engine import Engine
 from mainspring.version import version
+from mainspring.workflows.decider_workers import CacheReport, DeciderRow
+from mainspring.workflows.model import decision_function, decisions_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from mainspring.clock import Clock
     from mainspring.events import Direct, FollowLog, Logged
-    from mainspring.faces.gearman.peers import Peers, TaskWorker
+    from mainspring.faces.gearman.peers import Connected, Peers, TaskWorker
     from mainspring.ids import Handles, Term
     from mainspring.jobs.held import FunctionQueue, Worker
     from mainspring.jobs.service import JobService
@@ -76,13 +78,18 @@ class ConnectedWorkers:
         self._peers = peers
 
     def _sides(self) -> Iterator[TaskWorker]:
-        for peer in self._peers.connected:
-            if peer.workers:
-                yield peer.worker_side
+        return (peer.worker_side for peer in self._of_workers())
 
-    def rows(self) -> tuple[WorkerRow, ...]:
-        """Return the rows of the first `WORKERS_LIMIT` workers."""
-        return tuple(_row(side) for side in islice(self._sides(), WORKERS_LIMIT))
+    def _of_workers(self) -> Iterator[Connected]:
+        return (peer for peer in self._peers.connected if peer.workers)
+
+    def rows(self, functions: Sequence[bytes]) -> tuple[WorkerRow, ...]:
+        """Return the rows of the first `WORKERS_LIMIT` workers, also with their decisions of these functions."""
+        places = {function: place for place, function in enumerate(functions)}
+        return tuple(
+            _row(peer.worker_side, None if peer.decisions is None else _decider(peer.decisions.row(), places))
+            for peer in islice(self._of_workers(), WORKERS_LIMIT)
+        )
 
     def all(self) -> list[WorkerRow]:
         """Return the rows of all workers."""
@@ -121,7 +128,39 @@ class ConnectedWorkers:
         self.direct(message.worker, message.verb)
 
 
-def _row(side: TaskWorker) -> WorkerRow:
+def _decider(row: DeciderRow, places: Mapping[bytes, int]) -> Decider:
+    """Return a worker's part that decides runs; ``places`` are those of functions in the row of the node."""
+    functions = (decision_function(row.namespace, *_parts(version)) for version in row.versions)
+    return Decider(
+        functions=tuple(places[function] for function in functions if function in places),
+        running=row.decisions,
+        steps=row.steps,
+        places=row.places,
+        draining=row.draining,
+        cache=row.cache,
+    )
+
+
+def _parts(version: str) -> tuple[str, str]:
+    """Return the name and the version in a text such as ``order@2``."""
+    name, _, number = version.rpartition("@")
+    return name, number
+
+
+def deciders_of(row: NodeRow, namespace: str) -> Iterator[DeciderRow]:
+    """Return the workers in the row of another node that decide runs of a namespace."""
+    for worker in row.workers:
+        if (decider := worker.decider) is None:
+            continue
+        found = filter(None, (decisions_of(row.functions[place]) for place in decider.functions))
+        versions = [f"{name}@{version}" for of, name, version in found if of == namespace]
+        if versions:
+            cache = None if decider.cache is None else CacheReport(*decider.cache)
+            numbers = (decider.running, decider.steps, decider.places)
+            yield DeciderRow(namespace, worker.name, versions, *numbers, decider.draining, cache)
+
+
+def _row(side: TaskWorker, decider: Decider | None = None) -> WorkerRow:
     worker = side.worker
     assert worker is not None, "a side without a worker is not listed"
     functions = [queue.name for queue in worker.abilities]
@@ -138,6 +177,7 @@ def _row(side: TaskWorker) -> WorkerRow:
         version=side.about.version,
         namespaces=tuple(sorted(namespaces)) or (DEFAULT,),
         silent_us=side.silent_us,
+        decider=decider,
     )
 
 
@@ -286,7 +326,7 @@ class Fleet:
         row = msgspec.structs.replace(row, term=self.lease_manager.term)
         if not counter:
             return row  # shares are computed often, with the counter 0, and need neither workers nor recoveries
-        workers = self._workers.rows() if self._workers is not None else ()
+        workers = self._workers.rows(row.functions) if self._workers is not None else ()
         return msgspec.structs.replace(row, workers=workers, recoveries=self._recoveries.rows())
 
     def fenced(self) -> None:

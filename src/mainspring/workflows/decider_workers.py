@@ -81,6 +81,7 @@ class CacheReport(NamedTuple):
 class DeciderRow(NamedTuple):
     """A worker that decides runs."""
 
+    namespace: str
     worker: str
     versions: list[str]
     """Such as ``order@2``."""
@@ -138,8 +139,13 @@ class DeciderWorkers:
     def rows(self, namespace: str) -> Iterator[DeciderRow]:
         """Return the workers of a namespace in the order of their registrations."""
         for worker, one in self._deciders.items():
-            if one.namespace != namespace:
-                continue
-            name = worker.connection.name()
-            decisions = len(worker.running)
-            yield DeciderRow(name, list(one.versions), decisions, one.steps, one.places, one.draining, one.cache)
+            if one.namespace == namespace:
+                yield self.row(worker)
+
+    def row(self, worker: Worker) -> DeciderRow:
+        """Return one of the workers."""
+        one = self._deciders[worker]
+        name = worker.connection.name()
+        decisions = len(worker.running)
+        versions = list(one.versions)
+        return DeciderRow(one.namespace, name, versions, decisions, one.steps, one.places, one.draining, one.cache)

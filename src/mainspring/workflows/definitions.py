@@ -16,9 +16,9 @@ from mainspring.callbacks import shielded
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError
 from mainspring.storage.engine import Phase, Query
-from mainspring.workflows.model import LATELY_US, SEEN_INTERVAL, version_for_new_runs
+from mainspring.workflows.model import LATELY_US, SEEN_INTERVAL, decision_function, version_for_new_runs
 from mainspring.workflows.starting import unknown_version
-from mainspring.workflows.store import FindDefinitions, SaveDefinitions
+from mainspring.workflows.store import CountParked, FindDefinitions, SaveDefinitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -56,6 +56,7 @@ class Definitions:
     """A cache of the stored definitions, on a node that calls ``tick`` about every second.
 
     ``added`` is called with the functions that became workflows. ``is_shared``: other nodes have workers, and may add some.
+    ``served_elsewhere`` returns whether a function of decisions may have a worker at another node.
     """
 
     def __init__(
@@ -66,8 +67,10 @@ class Definitions:
         added: Callable[[Iterable[bytes]], None],
         *,
         is_shared: bool = False,
+        served_elsewhere: Callable[[bytes], bool] = lambda _: False,
     ) -> None:
         self._is_shared = is_shared
+        self._served_elsewhere = served_elsewhere
         self._reload_at = clock.monotonic() + RELOAD_INTERVAL
         self._commits = commits
         self._reads = reads
@@ -169,18 +172,16 @@ class Definitions:
         self._commits.put(operation, self.keep)
 
     def _gone(self, connected: Collection[tuple[str, str, str]], now: float) -> list[tuple[str, str, str]]:
-        """Return the versions that would get new runs, although they have had no worker for some time and others have one.
-
-        On a shared store there are none: other nodes may have workers of them.
-        """
-        if self._is_shared:
-            return []
+        """Return the versions that would get new runs, although they have had no worker for some time and others have one."""
         workflows = {key[:2] for key in connected}
         lately_us = to_us(self._clock.wall()) - LATELY_US
         absent = {
             key: self._absent.get(key, now)
             for key, one in self._by_version.items()
-            if key[:2] in workflows and key not in connected and one.last_seen_us > lately_us
+            if key[:2] in workflows
+            and key not in connected
+            and one.last_seen_us > lately_us
+            and not self._served_elsewhere(decision_function(*key))
         }
         self._absent = absent
         return [key for key, since in absent.items() if now - since >= ABSENCE]
@@ -269,7 +270,7 @@ class VersionRow(NamedTuple):
 
 
 class VersionTable:
-    """The versions of a node. ``parked`` returns the parked runs by namespace, type and version."""
+    """The versions of a store. ``workers_elsewhere`` returns how many workers of other nodes have a function of decisions."""
 
     def __init__(
         self,
@@ -278,28 +279,32 @@ class VersionTable:
         clock: Clock,
         definitions: Definitions,
         builds: Builds,
-        parked: Callable[[], Mapping[tuple[str, str, str], int]],
+        workers_elsewhere: Callable[[bytes], int] = lambda _: 0,
     ) -> None:
         self._commits = commits
         self._reads = reads
         self._clock = clock
         self._definitions = definitions
         self._builds = builds
-        self._parked = parked
+        self._workers_elsewhere = workers_elsewhere
 
     async def list(self, namespace: str, name: str | None) -> Sequence[VersionRow]:
         """Return the versions of a workflow, or of all of a namespace, by their names; the one first seen last comes first."""
         definitions = await self._reads.read(FindDefinitions())
         of = [one for one in definitions if one.namespace == namespace and name in {None, one.name}]
-        return self._rows(of, await self._reads.read(CountOpen()))
+        open_runs = await self._reads.read(CountOpen())
+        return self._rows(of, open_runs, await self._reads.read(CountParked()))
 
     def _rows(
-        self, definitions: Iterable[Definition], open_runs: Mapping[tuple[str, str, str], int]
+        self,
+        definitions: Iterable[Definition],
+        open_runs: Mapping[tuple[str, str, str], int],
+        parked: Mapping[tuple[str, str, str], int],
     ) -> Sequence[VersionRow]:
         by_name: dict[str, list[Definition]] = {}
         for one in definitions:
             by_name.setdefault(one.name, []).append(one)
-        now_us, parked = to_us(self._clock.wall()), self._parked()
+        now_us = to_us(self._clock.wall())
         rows = []
         for _, versions in sorted(by_name.items()):
             newest = version_for_new_runs(versions)
@@ -314,8 +319,9 @@ class VersionTable:
         return rows
 
     def workers(self, namespace: str, name: str, version: str) -> int:
-        """Return how many connected workers have a version."""
-        return self._builds.workers(namespace, name, version)
+        """Return how many workers have a version: those of other nodes as of their last heartbeats."""
+        elsewhere = self._workers_elsewhere(decision_function(namespace, name, version))
+        return self._builds.workers(namespace, name, version) + elsewhere
 
     @shielded
     async def remove(self, namespace: str, name: str, version: str, act: Act | None = None) -> bool:

@@ -253,8 +253,9 @@ class WorkflowService:
     """The workflows slice of a node, on a store that keeps runs. The node calls ``tick`` at least every quarter of a second.
 
     ``roots`` begins the runs of ``jobs``. ``tail`` returns the newest events of a run, if they are in memory. ``first`` returns
-    whether this node is the first in line for a name; None if no other node shares the store. ``retention`` is the time in
-    seconds for which closed runs are kept. ``set_aside`` has the runs and errands that this node cannot read.
+    whether this node is the first in line for a name; None if no other node shares the store. ``workers_elsewhere`` returns how
+    many workers of other nodes have a function. ``retention`` is the time in seconds for which closed runs are kept.
+    ``set_aside`` has the runs and errands that this node cannot read.
     """
 
     def __init__(
@@ -267,6 +268,7 @@ class WorkflowService:
         *,
         tail: Callable[[int, int], Tail | None],
         first: Callable[[str], bool] | None = None,
+        workers_elsewhere: Callable[[bytes], int] = lambda _: 0,
         retention: float = 14 * DAY,
         limits: Limits | None = None,
         fetching: FetchTimes = FETCH_TIMES,
@@ -284,7 +286,14 @@ class WorkflowService:
         self._builds = builds = roots.builds
         self.decisions = DecisionIntake(commits, clock, jobs, roots.cached)
         self.workers = DeciderWorkers()
-        self.definitions = Definitions(commits, reads, clock, self._became_workflows, is_shared=first is not None)
+
+        def served(function: bytes) -> bool:
+            others = jobs.registered.of_others()
+            return others is None or function in others
+
+        self.definitions = Definitions(
+            commits, reads, clock, self._became_workflows, is_shared=first is not None, served_elsewhere=served
+        )
         self._tasks = Functions(jobs.registered.has)
         self._paused = Functions(lambda function: jobs.functions.limits_of(function).paused)
         self.requests = RunRequests(commits, clock, tasks=self._tasks, paused=self._paused)
@@ -296,10 +305,6 @@ class WorkflowService:
 
         def paused() -> bool:
             return jobs.dispatch.paused
-
-        def served(function: bytes) -> bool:
-            others = jobs.registered.of_others()
-            return others is None or function in others
 
         def aside() -> int:
             return self._set_aside.number(RUN)
@@ -322,7 +327,7 @@ class WorkflowService:
             waits=self.is_set_aside,
             aside=aside,
         )
-        self._watch = watch = Watch(
+        self._watch = Watch(
             commits,
             reads,
             clock,
@@ -335,7 +340,7 @@ class WorkflowService:
             is_shared=is_shared,
             aside=aside,
         )
-        self.versions = VersionTable(commits, reads, clock, self.definitions, builds, lambda: watch.parked)
+        self.versions = VersionTable(commits, reads, clock, self.definitions, builds, workers_elsewhere)
 
     def _now_us(self) -> int:
         return to_us(self._clock.wall())

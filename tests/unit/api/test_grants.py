@@ -190,7 +190,10 @@ def test_versions_of_other_workflows_are_left_out_and_forbidden() -> None:
     async def workers(*_: object) -> Page[workflows.DeciderInfo]:
         listed = (["pay@1", "order@1"], ["order@2"])
         return Page(
-            [workflows.DeciderInfo("w", names, 0, 0, 100, full=False, draining=False, cache=None) for names in listed]
+            [
+                workflows.DeciderInfo("w", "n1", names, 0, 0, 100, full=False, draining=False, cache=None)
+                for names in listed
+            ]
         )
 
     async def remove(request: workflows.RemoveVersion, _: object) -> str:

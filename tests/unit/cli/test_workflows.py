@@ -411,16 +411,23 @@ def test_versions_are_listed_with_the_ones_that_nothing_needs(
 def test_workers_are_listed_with_the_runs_in_their_memory(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     cache = {"runs": 7, "bytes": 2**21, "limit": 2**28, "decisions": 90, "hits": 80, "replays": 3, "evictions": 1}
     workers = [
-        {"worker": "w-1", "versions": ["order@1", "order@2"], "decisions": 1, "draining": True, "cache": cache},
+        {
+            "worker": "w-1",
+            "node": "n1",
+            "versions": ["order@1", "order@2"],
+            "decisions": 1,
+            "draining": True,
+            "cache": cache,
+        },
         {"worker": "w-2", "versions": ["order@1"], "decisions": 0, "draining": False, "cache": None},
     ]
     server.answers["workflows.workers"] = [{"items": workers, "next": None}]
     assert main(["workflows", "workers"]) == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert rows == [
-        ["worker", "versions", "state", "runs", "size", "limit", "hits", "replays", "evictions"],
-        ["w-1", "order@1 order@2", "draining", "7", "2.0 MiB", "256.0 MiB", "80", "3", "1"],
-        ["w-2", "order@1", *["-"] * 7],
+        ["worker", "node", "versions", "state", "runs", "size", "limit", "hits", "replays", "evictions"],
+        ["w-1", "n1", "order@1 order@2", "draining", "7", "2.0 MiB", "256.0 MiB", "80", "3", "1"],
+        ["w-2", "-", "order@1", *["-"] * 7],
     ]
     assert main(["workflows", "workers", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == workers

@@ -8,7 +8,7 @@ from mainspring.callbacks import Callback, CallInProgress
 from mainspring.clock import to_us
 from mainspring.testing.passing_time import ManualClock
 from mainspring.workflows.definitions import ABSENCE, LOOK_INTERVAL, REFUSAL, STARTUP_GRACE, Definitions
-from mainspring.workflows.model import SEEN_INTERVAL, Definition
+from mainspring.workflows.model import SEEN_INTERVAL, Definition, decision_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -102,7 +102,10 @@ def test_a_version_without_workers_is_gone_soon_if_another_one_has_workers() -> 
     old, new = (Definition("order", one, first_seen_us=int(one), last_seen_us=now_us) for one in ("1", "2"))
     other = Definition("report", "1", first_seen_us=1, last_seen_us=now_us)  # has no worker, and no other version
     store = Store(old, new, other)
-    definitions = Definitions(cast("Any", store), cast("Any", store), clock, lambda _: None)
+    elsewhere: set[bytes] = set()
+    definitions = Definitions(
+        cast("Any", store), cast("Any", store), clock, lambda _: None, served_elsewhere=elsewhere.__contains__
+    )
     definitions.load(lambda: None, lambda _: None)
     clock.advance(STARTUP_GRACE)
 
@@ -120,6 +123,8 @@ def test_a_version_without_workers_is_gone_soon_if_another_one_has_workers() -> 
     assert ticks(ABSENCE, old) == []
     assert set(ticks(2, old)) == {("default", "order", "2")}
     assert ticks(ABSENCE * 2) == []  # without any workers, the last version stays
+    elsewhere.add(decision_function("default", "order", "2"))
+    assert ticks(ABSENCE * 2, old) == []  # another node has workers of it
 
 
 def test_a_definition_that_was_seen_at_a_time_that_has_not_come_is_stored_again() -> None:

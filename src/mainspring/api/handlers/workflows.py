@@ -290,9 +290,12 @@ class Table(Protocol):
 
 
 class VersionCalls:
-    """Answers for the versions of a node's workflows, and for the workers that decide their runs."""
+    """Answers for the versions of workflows, and for the workers that decide their runs.
 
-    def __init__(self, table: Table, deciders: Callable[[str], Iterable[DeciderRow]]) -> None:
+    ``deciders`` returns the workers of a namespace at all nodes, with the names of their nodes.
+    """
+
+    def __init__(self, table: Table, deciders: Callable[[str], Iterable[tuple[str, DeciderRow]]]) -> None:
         self._table = table
         self._deciders = deciders
         self.handlers: Handlers = {
@@ -326,6 +329,7 @@ class VersionCalls:
             [
                 DeciderInfo(
                     worker=row.worker,
+                    node=node,
                     versions=names_in_row(row.versions),
                     decisions=row.decisions,
                     steps=row.steps,
@@ -334,7 +338,7 @@ class VersionCalls:
                     draining=row.draining,
                     cache=None if row.cache is None else CacheInfo(**row.cache._asdict()),
                 )
-                for row in self._deciders(request.namespace)
+                for node, row in self._deciders(request.namespace)
             ],
         )
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from mainspring.faces.gearman.peer import Peer
     from mainspring.jobs.held import Held
     from mainspring.storage.engine import Page
-    from mainspring.workflows.decider_workers import Build, CacheReport
+    from mainspring.workflows.decider_workers import Build, CacheReport, DeciderRow
     from mainspring.workflows.history import Event
     from mainspring.workflows.model import Definition
     from mainspring.workflows.service import WorkflowService
@@ -239,6 +239,10 @@ class DecisionSide:
     def usage(self) -> tuple[int, int, int]:
         """Return how many decisions the worker has, how many of them only keep a step, and its places for the others."""
         return len(self.worker.running), self._kept, self._limit
+
+    def row(self) -> DeciderRow:
+        """Return the worker with its versions and its last report."""
+        return self._workflows.workers.row(self.worker)
 
     def decide(self, number: bytes, messages: Sequence[DecideMessage]) -> None:
         """Record the reports of one DECIDE, and answer it."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import Held, Worker
     from mainspring.jobs.model import JobFailure
     from mainspring.wire.gearman_protocol import Message
-    from mainspring.workflows.decider_workers import CacheReport
+    from mainspring.workflows.decider_workers import CacheReport, DeciderRow
     from mainspring.workflows.messages import DecideMessage
     from mainspring.workflows.model import Definition
 
@@ -73,6 +73,9 @@ class Decisions(Side, Protocol):
 
     def usage(self) -> tuple[int, int, int]:
         """Return how many decisions the worker has, how many of them only keep a step, and its places for the others."""
+
+    def row(self) -> DeciderRow:
+        """Return the worker with its versions and its last report."""
 
     def steps_kept(self, number: int) -> None:
         """Let the worker have as many more decisions as there are that only keep a step."""

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import JobFailure
     from mainspring.jobs.service import JobService
     from mainspring.wire.gearman_protocol import Connection
+    from mainspring.workflows.decider_workers import DeciderRow
 
 
 class About(NamedTuple):
@@ -135,6 +136,9 @@ class DecidingWorker(Protocol):
 
     def usage(self) -> tuple[int, int, int]:
         """Return how many decisions the worker has, how many of them only keep a step, and its places for the others."""
+
+    def row(self) -> DeciderRow:
+        """Return the worker with its versions and its last report."""
 
 
 class Connected(Protocol):
