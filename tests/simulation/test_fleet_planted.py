@@ -290,7 +290,7 @@ def test_hints_about_all_waiting_jobs_are_detected(monkeypatch: Plant) -> None:
 
 
 def test_keeping_a_worker_that_has_ended_its_side_is_detected(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(Peer, "end", wait_for_answers)
+    monkeypatch.setattr(Peer, "sends_no_more", wait_for_answers)
     is_caught(60, by="job .* has stood still at .*running.*half open")
 
 

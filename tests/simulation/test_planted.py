@@ -185,7 +185,7 @@ def test_an_echo_before_the_commit_is_detected(monkeypatch: Plant) -> None:
 
 
 def test_keeping_a_worker_that_has_ended_its_side_is_detected(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(Peer, "end", wait_for_answers)
+    monkeypatch.setattr(Peer, "sends_no_more", wait_for_answers)
     is_caught(400, first=10)
 
 

@@ -88,7 +88,7 @@ def test_missing_uniqueness_of_fire_times_is_detected(monkeypatch: Plant) -> Non
 
 
 def test_keeping_a_worker_that_has_ended_its_side_is_detected(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(Peer, "end", wait_for_answers)
+    monkeypatch.setattr(Peer, "sends_no_more", wait_for_answers)
     is_caught(20, by="half open")
 
 

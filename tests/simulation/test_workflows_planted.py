@@ -263,7 +263,7 @@ def test_dropping_the_guard_on_the_number_of_events_is_detected(monkeypatch: Pla
 
 
 def test_keeping_a_worker_that_has_ended_its_side_is_detected(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(Peer, "end", wait_for_answers)
+    monkeypatch.setattr(Peer, "sends_no_more", wait_for_answers)
     is_caught(60, by="half open", first=35)
 
 

@@ -156,7 +156,7 @@ def test_a_graceful_stop_that_releases_nothing_is_detected(monkeypatch: Plant) -
 
 
 def test_keeping_a_worker_that_has_ended_its_side_is_detected(monkeypatch: Plant) -> None:
-    monkeypatch.setattr(Peer, "end", wait_for_answers)
+    monkeypatch.setattr(Peer, "sends_no_more", wait_for_answers)
     is_caught(by="never ends: .*/running_tasks/.*half open", kind=ServingWorld)
 
 
