@@ -193,7 +193,7 @@ class Wire(asyncio.Transport):
 
 
 def wait_for_answers(peer: Peer) -> None:
-    """Be a planted fault, in place of ``Peer.sends_no_more``: a worker that gets no answer stays one on a half-open connection."""
+    """Be a fault in place of ``Peer.sends_no_more``: a worker that gets no answer stays one on a half-open connection."""
     peer.reading.finish()
     if not peer.outbox:
         peer.close()
