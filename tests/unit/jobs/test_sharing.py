@@ -10,6 +10,7 @@ from tests.shared_memory import SharedMemoryEngine, SharedTables
 from mainspring.events import Abandoned
 from mainspring.jobs import sharing
 from mainspring.jobs.model import Job, Options, Retry, failure
+from mainspring.jobs.store import Withdrawn
 from mainspring.resources.rules import Limits
 from mainspring.storage import commit_queue
 from mainspring.testing import ManualClock
@@ -307,3 +308,24 @@ def test_counts_that_are_old_are_read_again_before_they_are_shown(nodes: list[No
     there.life.store.full = False
     there.commit()
     assert shown == [0, 1, 1]
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_the_worker_at_another_node_is_asked_to_stop_a_job_of_a_run(nodes: list[Node], *, is_deleted: bool) -> None:
+    """A run that closes deletes the jobs of its activities; one that cancels an activity asks for its end."""
+    here, there = nodes
+    there.background("activity")
+    there.commit()
+    worker = there.stream()
+    held = there.given(worker)
+    side(worker).pop_events()
+    job = there.stored(held.job.id)
+    assert job.term not in {0, here.service.term}
+    if is_deleted:
+        here.service.lifecycle.withdrawn([Withdrawn(job.id, job.term, job.state, job.function, job.priority)])
+    else:
+        here.service.lifecycle.stop([job.id], "cancelled")
+    here.commit()
+    there.commit()
+    assert side(worker).pop_events() == ["stop activity: cancelled"]
+    assert held.cancelled

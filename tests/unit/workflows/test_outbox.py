@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from mainspring.errors import StoreError
 from mainspring.storage.reads import RETRY_DELAY, SetAside
 from mainspring.testing.passing_time import ManualClock
 from mainspring.workflows.cross_run import ErrandsAside
-from mainspring.workflows.outbox import ErrandLoop
-from mainspring.workflows.store import RanErrands, RunErrands
+from mainspring.workflows.outbox import LOOK_INTERVAL, ErrandLoop
+from mainspring.workflows.store import HasErrands, RanErrands, RunErrands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,6 +22,8 @@ class Commits:
 
     def __init__(self) -> None:
         self.under_way: list[tuple[Callable[[RanErrands], None], Callable[[StoreError], None]]] = []
+        self.looks: list[Callable[[bool], None]] = []
+        """The answers to queries whether there are stored errands."""
         self.from_first: list[bool] = []
         """Whether each operation tries those that are set aside."""
 
@@ -31,22 +35,37 @@ class Commits:
         self.from_first.append(operation.from_first)
         self.under_way.append((done, failed))
 
+    def ask(self, query: HasErrands, found: Callable[[bool], None], failed: object) -> None:
+        del failed
+        assert query == HasErrands(0)
+        self.looks.append(found)
+
     def end(
-        self, error: StoreError | None = None, *, done: Sequence[int] = (), aside: ErrandsAside | None = None
+        self,
+        error: StoreError | None = None,
+        *,
+        is_elsewhere: bool = False,
+        done: Sequence[int] = (),
+        aside: ErrandsAside | None = None,
     ) -> None:
         succeeded, failed = self.under_way.pop()
         if error is None:
-            succeeded(RanErrands(False, done, aside or ErrandsAside()))
+            succeeded(RanErrands(False, done, aside or ErrandsAside(), is_elsewhere))
         else:
             failed(error)
 
 
 def loop_of(
-    commits: Any, *, paused: bool = False, clock: ManualClock | None = None, set_aside: SetAside | None = None
+    commits: Any,
+    *,
+    paused: bool = False,
+    looks: bool = False,
+    clock: ManualClock | None = None,
+    set_aside: SetAside | None = None,
 ) -> ErrandLoop:
     clock = clock or ManualClock()
     return ErrandLoop(
-        commits, commits, clock, paused=lambda: paused, looks=lambda: False, set_aside=set_aside or SetAside(clock)
+        commits, commits, clock, paused=lambda: paused, looks=lambda: looks, set_aside=set_aside or SetAside(clock)
     )
 
 
@@ -116,3 +135,34 @@ def test_errands_that_are_set_aside_are_named_and_tried_again() -> None:
     clock.advance(2 * RETRY_DELAY)
     loop.tick()
     assert commits.from_first == [False, False, True, True]
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_one_node_does_the_errands_of_others_that_have_stopped(*, looks: bool) -> None:
+    commits, clock = Commits(), ManualClock()
+    loop = loop_of(commits, looks=looks, clock=clock)
+    loop.tick()
+    commits.end()
+    for are_there in (False, True):
+        loop.tick()
+        assert not commits.looks, "it has looked just now"
+        clock.advance(LOOK_INTERVAL)
+        loop.tick()
+        assert len(commits.looks) == looks
+        for found in commits.looks:
+            found(are_there)
+        commits.looks.clear()
+        assert len(commits.under_way) == (looks and are_there)
+
+
+def test_errands_that_another_node_does_are_tried_at_the_next_tick() -> None:
+    """That node may end before it has done them."""
+    commits = Commits()
+    loop = loop_of(commits)
+    loop.tick()
+    commits.end(is_elsewhere=True)
+    assert commits.under_way == []
+    loop.tick()
+    commits.end()
+    loop.tick()
+    assert commits.under_way == []
