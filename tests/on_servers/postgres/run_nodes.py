@@ -47,19 +47,24 @@ class Nodes:
 
     # ---- groups that meet ----
 
-    def before(self, method: str, flows: Flows, work: Callable[[], Awaitable[object]]) -> None:
-        """Do some work in the middle of a node's next group: before the first call of a method of its tables."""
+    def before(self, method: str, flows: Flows, work: Callable[[], Awaitable[object]], call: int = 1) -> None:
+        """Do some work in the middle of a node's next group: before a certain call of a method of its tables."""
         original = getattr(PostgresRuns, method)
-        term, calls = flows.store.term, [work]
+        term, calls = flows.store.term, 0
 
         async def wrapped(tables: PostgresRuns, *values: Any) -> Any:
-            if calls and tables.term == term:
-                await calls.pop()()
+            nonlocal calls
+            if tables.term == term:
+                calls += 1
+                if calls == call:
+                    await work()
             return await original(tables, *values)
 
         self.patch.setattr(PostgresRuns, method, wrapped)
 
-    def meet(self, first: tuple[Flows, Group], second: tuple[Flows, Group], method: str = "write") -> tuple[Any, Any]:
+    def meet(
+        self, first: tuple[Flows, Group], second: tuple[Flows, Group], method: str = "write", call: int = 1
+    ) -> tuple[Any, Any]:
         """Commit a group while another one, which has come before it, has its locks; return the outcomes of both.
 
         The first one goes on once the second one waits for it.
@@ -80,7 +85,7 @@ class Nodes:
             outcomes = await first[0].store.committed(first[1])
             return outcomes, await following[0]
 
-        self.before(method, first[0], work)
+        self.before(method, first[0], work, call)
         return self.stores[0].run(both())
 
     def during(self, first: tuple[Flows, Group], second: tuple[Flows, Group], method: str = "write") -> tuple[Any, Any]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.conformance.suite.flows import Flows
+    from tests.postgres.server import PostgresServer
 
     from mainspring.jobs.model import Job
     from mainspring.storage.engine import Operation
@@ -215,6 +216,24 @@ def test_a_signal_to_a_waiting_job_whose_run_another_node_begins(nodes: Nodes) -
     )
     assert number == 1
     assert (reached.verdict, reached.run, reached.event) == ("recorded", waiting.id, 3)
+
+
+@pytest.mark.parametrize("function", [b"order", b"later"])
+def test_signals_to_waiting_jobs_in_another_order_do_not_deadlock(
+    nodes: Nodes, postgres: PostgresServer, function: bytes
+) -> None:
+    one, two = nodes.flows
+    later_us = one.now_us + SECOND
+    jobs = [one.store.submitted(function=function, state=State.SCHEDULED, due_us=later_us).id for _ in range(2)]
+    first, second = (
+        (flows, [ops.SignalRuns([Signal(Key(job=job), "s", b"%d" % job) for job in order], flows.now_us)])
+        for flows, order in ((one, jobs), (two, jobs[::-1]))
+    )
+    deadlocks = postgres.log().count("deadlock detected")
+    method = "take_waiting" if function == b"order" else "early"
+    for ((reached, other),) in nodes.meet(first, second, method, 2):
+        assert {reached.verdict, other.verdict} == {"recorded"}
+    assert postgres.log().count("deadlock detected") == deadlocks
 
 
 def test_two_nodes_begin_each_waiting_run_once(nodes: Nodes) -> None:

@@ -127,6 +127,9 @@ class PostgresRuns(RunWrites, PostgresGround):
                 self._held_jobs.add(-number)
             else:
                 self._own = value
+        waiting = known_ids(wanted.jobs - self._held.keys())
+        if len(waiting) > 1:  # in the order of their ids, as another node may signal them in another order
+            await self._sql.fetch("lock_waiting", waiting)
 
     async def is_held(self, job_id: int, term: int) -> bool:
         if job_id in self._asked_jobs and term == self.term:
@@ -233,7 +236,7 @@ class PostgresRuns(RunWrites, PostgresGround):
 
     async def early(self, job: int, request: int) -> EarlySignals:
         """Return how many signals are stored for a job, which no other transaction begins or signals any more."""
-        if await self._sql.first("lock_waiting", job) is None:
+        if await self._sql.first("lock_waiting", [job]) is None:
             raise OvertakenError("the run of the job has begun meanwhile")
         return await super().early(job, request)
 

@@ -113,9 +113,9 @@ SELECT j.id FROM functions AS f
 CROSS JOIN LATERAL (SELECT id, state FROM jobs WHERE function = f.id AND uniq = $2 AND uniq IS NOT NULL OFFSET 0) AS j
 WHERE f.namespace = $1 AND j.state < {leased};
 
--- Another node may begin the run of the job at the same time: then the signal belongs to the run.
+-- Another node may begin the run of a job at the same time: then a signal belongs to the run.
 -- name: lock_waiting
-SELECT id FROM jobs WHERE id = $1 AND state < {leased} FOR NO KEY UPDATE;
+SELECT id FROM jobs WHERE id = ANY ($1::bigint[]) AND state < {leased} ORDER BY id FOR NO KEY UPDATE;
 
 -- name: next_early
 SELECT job, EXISTS (SELECT FROM jobs WHERE id = job) OR EXISTS (SELECT FROM dead WHERE id = job AND attempt = 0) FROM early_signals
