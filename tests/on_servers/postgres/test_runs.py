@@ -8,6 +8,7 @@ import pytest
 from tests.conformance.suite.driver import released
 
 from mainspring.errors import StoreFencedError
+from mainspring.events import Settled
 from mainspring.jobs import store as job_ops
 from mainspring.jobs.model import State, StopRequest, decode_failure, failure
 from mainspring.jobs.rules import Event, Settlement
@@ -435,3 +436,35 @@ def test_errands_of_a_node_that_has_died_are_done_by_another_one(nodes: Nodes) -
     assert two.status(child) is Status.OPEN
     assert "ChildWorkflowExecutionStarted" in two.kinds(run)
     assert not two.store.read(HasErrands(0))
+
+
+# ---- waiting clients ----
+
+
+def test_a_client_at_another_node_is_notified_of_the_end_of_a_chain(nodes: Nodes) -> None:
+    one, two = nodes.flows
+    root = two.start()
+    subscribe = job_ops.Subscribe(two.store.term, [root])
+    (found,) = two.group(subscribe)
+    assert State(found[root].state) is State.RUNNING
+    last = one.chained(root)
+    assert Settled([root]) not in two.store.messages
+    one.running(last, one.close(b"done"))
+    two.store.wait_for(lambda messages: Settled([root]) in messages)
+    assert two.store.state(root) is State.SUCCEEDED
+
+
+@pytest.mark.parametrize("method", ["end_roots", "write"])
+def test_a_client_that_begins_to_wait_during_the_close_misses_nothing(nodes: Nodes, method: str) -> None:
+    """It begins before the root job is locked, or waits for the end of the group that has locked it."""
+    one, two = nodes.flows
+    run = one.start()
+    closing = one, deciding(one, run, one.task(run), one.close(b"done"))
+    waiting = two, [job_ops.Subscribe(two.store.term, [run])]
+    if method == "end_roots":
+        _, (found,) = nodes.during(closing, waiting, method)
+        assert State(found[run].state) is State.RUNNING
+        two.store.wait_for(lambda messages: Settled([run]) in messages)
+    else:
+        _, (found,) = nodes.meet(closing, waiting, method)
+        assert State(found[run].state) is State.SUCCEEDED
