@@ -117,7 +117,7 @@ class Claiming:
         """Return whether a new job is in this node's share."""
         if share.limit is not None and queue.size + queue.inflight >= share.limit:
             return False
-        return share.slots is None or rules.slot(job) in share.slots
+        return share.slots is None or rules.slot(job) in share.slots or rules.moves_freely(job)
 
     def room(self, queue: FunctionQueue) -> int:
         """Return how many waiting jobs of a function may be in memory.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from mainspring import namespaces
 from mainspring.errors import ConflictError, IllegalTransitionError, NotFoundError
 from mainspring.ids import slot_of
-from mainspring.jobs.model import RUNS, State, backoff, failure
+from mainspring.jobs.model import DECISIONS, RUNS, State, backoff, failure
 from mainspring.namespaces import name_of
 
 if TYPE_CHECKING:
@@ -250,6 +250,16 @@ def slot(job: Job) -> int:
     if job.options is not None and job.options.run is not None:
         return job.options.run[1]
     return own_slot(job)
+
+
+KEPT_EVENTS: Final = 100
+"""Events after which a run stays with the node of its slot, where a worker may have it in memory."""
+
+
+def moves_freely(job: Job) -> bool:
+    """Return whether any node may take a new job, whatever its slot: decisions of runs with few events cost no node much."""
+    options = job.options
+    return job.function[:1] == DECISIONS and options is not None and options.ref < KEPT_EVENTS
 
 
 def own_slot(job: Job) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import msgspec
 import structlog
@@ -18,11 +18,13 @@ from mainspring.clock import to_us
 from mainspring.events import Relay
 from mainspring.faces.gearman.face import RemoteLoad
 from mainspring.faces.web import Measure
-from mainspring.jobs.claiming import ClaimQuota
+from mainspring.jobs.claiming import NO_QUOTA, ClaimQuota
+from mainspring.jobs.model import DECISIONS
 from mainspring.jobs.sharing import Shared
 from mainspring.namespaces import DEFAULT, SEPARATOR, split
 from mainspring.nodes.lease_manager import LeaseManager, Recoveries
 from mainspring.nodes.model import WORKERS_LIMIT, Decider, MembershipPort, NodeRow, SessionPort, WorkerRow
+from mainspring.nodes.strategies import IdHash
 from mainspring.schedules.service import first_in_line
 from mainspring.storage.engine import Engine
 from mainspring.version import version
@@ -183,6 +185,8 @@ def _row(side: TaskWorker, decider: Decider | None = None) -> WorkerRow:
 
 log = structlog.get_logger("mainspring.nodes")
 
+DECISION_OVERDUE: Final = 0.1
+"""Seconds after which any node takes a decision whose own node has not: it is busy, or has ended."""
 ROW_MAX_AGE = 0.02
 """Seconds for which the node's own row is cached for its shares, which are computed for each job."""
 
@@ -250,6 +254,7 @@ class Fleet:
         self._clock = clock
         self._settings = settings
         self._strategy = strategy
+        self._strategy_of_runs = IdHash(overdue=DECISION_OVERDUE)
         self._live: tuple[NodeRow, ...] = ()
         self._elsewhere: frozenset[bytes] | None = None
         """The functions of the other nodes in ``_live``; computed when first needed, None before."""
@@ -273,12 +278,11 @@ class Fleet:
         self._started_us = 0
         self._row_at = -1.0
         # The default strategy lets each node claim everything; calling it for each job would be a waste.
-        share = None if fleet.strategy == "default" else self._share
         self.shared = Shared(
             engine,
             self.lease_manager.may_hand_out,
             self.registered_elsewhere,
-            share,
+            self._share,
             **({} if workers is None else {"direct": workers.directed}),
             logs=logs,
             recovered=self._recovered,
@@ -415,9 +419,13 @@ class Fleet:
 
     def _share(self, queue: FunctionQueue) -> ClaimQuota:
         """Return how many and which jobs of a function this node may claim now."""
+        is_decision = queue.name[:1] == DECISIONS
+        if not is_decision and self._fleet.strategy == "default":
+            return NO_QUOTA
         now = self._clock.monotonic()
         if self._me is None or now - self._row_at > ROW_MAX_AGE or queue.name not in self._me.functions:
             self._row_at = now
             self._me = msgspec.structs.replace(self.row(0), draining=self.draining)
-        share = self._strategy.share(queue.name, self._me, self._live)
+        strategy = self._strategy_of_runs if is_decision else self._strategy
+        share = strategy.share(queue.name, self._me, self._live)
         return ClaimQuota(share.limit, share.slots, share.overdue)

@@ -18,19 +18,22 @@ from mainspring.ids import node_id
 from mainspring.jobs import function_index as registered_module
 from mainspring.jobs import sharing
 from mainspring.jobs.held import Ability, Held, Worker
-from mainspring.jobs.model import Job, State
+from mainspring.jobs.model import Job, Options, State
 from mainspring.jobs.requests import RemoteAttempt
+from mainspring.jobs.rules import KEPT_EVENTS
 from mainspring.jobs.sharing import MOST_TEXTS
+from mainspring.nodes.model import NodeRow
+from mainspring.nodes.strategies import IdHash
 from mainspring.server.build import open_node
 from mainspring.server.fleet import SystemClock
 from mainspring.server.node import Shutdown
 from mainspring.server.settings import FleetSettings, ProcessSettings, ServerSettings, parse_store
+from mainspring.workflows.model import decision_function
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
     from typing import Any
 
-    from mainspring.nodes.model import NodeRow
     from mainspring.server.node import Node
     from mainspring.storage.engine import Answer, Committed, Operation
 
@@ -586,3 +589,34 @@ async def committed(node: Node) -> None:
     idle = asyncio.Event()
     node.commits.when_idle(idle.set)
     await idle.wait()
+
+
+@pytest.mark.parametrize(("event", "stays"), [(KEPT_EVENTS - 1, False), (KEPT_EVENTS, True)])
+def test_a_run_with_many_events_stays_with_the_node_of_its_slot(event: int, stays: bool) -> None:
+    """The events that cause its decisions are stored by any node; a worker of that one may have the run in memory."""
+    function = decision_function("default", "order", "1")
+
+    async def test() -> None:
+        async with local_fleet() as fleet:
+            first, second = await fleet.node("n1"), await fleet.node("n2")
+            hands = [Hand(one, function=function) for one in (first, second)]
+            for one in (first, second):
+                while function not in (one.service.registered.of_others() or ()):  # noqa: ASYNC110 - awaits the next heartbeat
+                    await asyncio.sleep(0.01)
+            share = IdHash().share(function, row_of(second, function), (row_of(first, function),))
+            assert share.slots is not None
+            options = Options(run=(17, min(share.slots)), ref=event)
+            now_us = (
+                round(time.time() * 1_000_000) + 10_000_000
+            )  # so that it is not overdue before the node has claimed it
+            job = Job(first.service.table.next_id(), function, b"", created_us=now_us, options=options)
+            stored: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            first.service.intake.submit([job], lambda ids, _: stored.set_result(ids), stored.set_exception)
+            held = await hands[stays].jobs.get()
+            assert held.job.term == (second if stays else first).term
+
+    run(test())
+
+
+def row_of(node: Node, function: bytes) -> NodeRow:
+    return NodeRow(term=node.term, name=node.settings.name, counter=1, functions=(function,))
