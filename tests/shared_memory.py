@@ -23,6 +23,7 @@ from tests.engines import no_time
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mainspring.engines.memory.workflows import MemoryWorkflowSlice
     from mainspring.events import Message
     from mainspring.ids import NodeId
     from mainspring.jobs.slices import JobLifecycle
@@ -81,12 +82,17 @@ class SharedMemoryEngine:
     max_value = 2**32 - 1
     shared = True
     whole = True
-    lacks = frozenset({Feature.WORKFLOWS, Feature.OPERATIONS})
+    lacks: frozenset[Feature] = frozenset({Feature.WORKFLOWS, Feature.OPERATIONS})
     sessions = None
 
-    def __init__(self, content: SharedTables) -> None:
+    def __init__(self, content: SharedTables, runs: MemoryWorkflowSlice | None = None) -> None:
+        """``runs`` is this node's slice of workflows, if the store keeps runs (`tests.shared_runs`)."""
         self._lifecycle: JobLifecycle | None = None
-        self._runner = Runner([MemoryScheduleSlice(no_time)])
+        self.slices: list[Any] = [MemoryScheduleSlice(no_time)]
+        if runs is not None:
+            self.slices.insert(0, runs)
+            self.lacks = self.lacks - {Feature.WORKFLOWS}
+        self._runner = Runner(self.slices)
         self._content = content
         self._term = 0
         self._receiver: Callable[[Message], None] | None = None
