@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from mainspring import App
 
 from . import processes
 from .extension import FaultError
@@ -22,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system
 
 FLOW = """
-from mainspring import App
+from mainspring import App, workflow
 
 app = App()
 approved = app.signal("approved", str)
@@ -35,7 +40,9 @@ def double(number: int) -> int:
 async def order(number: int) -> str:
     doubled = await double.submit(number)
     {line}
-    return f"{{doubled}} {{await approved.receive()}}"
+    while (answer := await approved.receive()) != "yes":
+        workflow.progress(1, 2, answer)
+    return f"{{doubled}} {{answer}}"
 """
 
 
@@ -111,6 +118,34 @@ def test_requests_reach_a_run_at_any_node(nodes: tuple[FleetNode, FleetNode], tm
                 )
         lists = [rows(node, "workflows.list", "id", "status", "closed_at") for node in nodes]
         assert lists[0] == lists[1]
+
+
+def test_the_progress_and_the_result_of_a_run_reach_a_client_of_another_node(
+    nodes: tuple[FleetNode, FleetNode], tmp_path: Path
+) -> None:
+    one, two = nodes
+    with worker(tmp_path, two), contextlib.closing(App(one.address)) as app:
+        eventually(lambda: rows(one, "workflows.versions", "workers") == [(1,)], "the worker has registered")
+        order = app.function("order")
+        job = order.submit(21)
+        seen: list[tuple[int, int, str]] = []
+
+        def follow() -> None:
+            for one_report in job.stream(timeout=60):
+                seen.append((one_report.done, one_report.total, one_report.text))  # noqa: PERF401 - read meanwhile
+
+        reader = threading.Thread(target=follow, daemon=True)
+        reader.start()
+
+        def reported() -> bool:  # the reader may have begun after the first reports
+            two.ask("workflows.signal", key=job.handle, name="approved", value="not yet")
+            return bool(seen)
+
+        eventually(reported, "a report of the run reaches the client of the other node")
+        two.ask("workflows.signal", key=job.handle, name="approved", value="yes")
+        reader.join(30)
+        assert set(seen) == {(1, 2, "not yet")}
+        assert json.loads(job.result(timeout=30)) == "42 yes"
 
 
 def test_a_parked_run_is_counted_and_unparked_at_any_node(nodes: tuple[FleetNode, FleetNode], tmp_path: Path) -> None:

@@ -326,6 +326,8 @@ class Reports:
         self._relay = relay
         self._texts: dict[int, bytes] = {}
         """The texts of the progress of jobs that run at other nodes, or are root jobs."""
+        self._roots: dict[int, ProgressSubscribers] = {}
+        """The subscribers of the root jobs whose runs have reported progress last."""
 
     def data(self, held: Held, data: bytes) -> None:
         """Part of a result."""
@@ -379,10 +381,18 @@ class Reports:
         self._tell(self._handles.of(progress.id), progress)
 
     def report_root(self, job_id: int, numerator: bytes, denominator: bytes, text: str) -> None:
-        """Notify listeners of a root job of the progress of its run."""
+        """Notify listeners of a root job of the progress of its run, also those at other nodes."""
         if self._listeners.of(job_id):
             self._keep_text(job_id, text.encode())
-        self.reported_elsewhere(Progress(job_id, "status", numerator, denominator))
+        progress = Progress(job_id, "status", numerator, denominator)
+        self.reported_elsewhere(progress)
+        if self._relay is not None:
+            subscribers = self._roots.pop(job_id, None)
+            self._roots[job_id] = subscribers = self._read_subscribers(self._relay, job_id, subscribers)
+            if len(self._roots) > MOST_TEXTS:
+                del self._roots[next(iter(self._roots))]
+            self._send_to(self._relay, subscribers, ProgressText(job_id, text))
+            self._send_to(self._relay, subscribers, progress)
 
     def _tell(self, handle: bytes, progress: Progress) -> None:
         for listener in self._listeners.of(progress.id):
@@ -395,23 +405,33 @@ class Reports:
 
     def _send(self, relay: Relay, held: Held, message: Progress | ProgressText) -> None:
         """Send a job's progress to the other nodes whose clients wait for it."""
+        held.subscribers = self._read_subscribers(relay, held.job.id, held.subscribers)
+        self._send_to(relay, held.subscribers, message)
+
+    def _read_subscribers(
+        self, relay: Relay, job_id: int, subscribers: ProgressSubscribers | None
+    ) -> ProgressSubscribers:
+        """Return the subscribers of a job, which are read again if what is known of them is too old."""
         now = self._clock.monotonic()
-        subscribers = held.subscribers
         if subscribers is None:
-            subscribers = held.subscribers = ProgressSubscribers(now)
-            self._find_subscribers(relay, held, subscribers)
+            subscribers = ProgressSubscribers(now)
+            self._find_subscribers(relay, job_id, subscribers)
         elif now - subscribers.read_at >= SUBSCRIBERS_TTL:
             subscribers.read_at = now
-            self._find_subscribers(relay, held, subscribers)
+            self._find_subscribers(relay, job_id, subscribers)
+        return subscribers
+
+    @staticmethod
+    def _send_to(relay: Relay, subscribers: ProgressSubscribers, message: Progress | ProgressText) -> None:
         if subscribers.unsent is not None:
             subscribers.unsent.append(message)
             return
         for term in subscribers.terms:
             relay.send(term, message)
 
-    def _find_subscribers(self, relay: Relay, held: Held, subscribers: ProgressSubscribers) -> None:
+    def _find_subscribers(self, relay: Relay, job_id: int, subscribers: ProgressSubscribers) -> None:
         def found(terms: dict[int, list[int]]) -> None:
-            subscribers.terms = terms.get(held.job.id, [])
+            subscribers.terms = terms.get(job_id, [])
             unsent, subscribers.unsent = subscribers.unsent, None
             for message in unsent or ():
                 for term in subscribers.terms:
@@ -421,4 +441,4 @@ class Reports:
             del error
             subscribers.unsent = None
 
-        self._commits.put(FindSubscribers(self._table.term, [held.job.id]), found, failed)
+        self._commits.put(FindSubscribers(self._table.term, [job_id]), found, failed)

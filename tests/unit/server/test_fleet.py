@@ -249,6 +249,25 @@ def test_the_text_of_progress_reaches_the_nodes_whose_clients_wait_or_ask() -> N
     run(test())
 
 
+def test_the_progress_of_a_run_reaches_the_nodes_whose_clients_wait() -> None:
+    async def test() -> None:
+        async with local_fleet() as fleet:
+            first, second = [await fleet.node(f"n{number}") for number in (1, 2)]
+            client = Client(first)
+            job_id = await client.submit_background()
+            client.wait(job_id)
+            reports = second.service.reports
+            for done, text in ((b"1", "half"), (b"2", "")):
+                reports.report_root(job_id, done, b"2", text)
+                await client.progress.get()
+                assert first.service.reports.text_of(job_id) == text.encode()
+            for number in range(MOST_TEXTS + 1):
+                reports.report_root(1000 + number, b"1", b"2", "x")
+            assert len(reports._roots) == MOST_TEXTS  # noqa: SLF001 - a node's memory is bounded
+
+    run(test())
+
+
 def test_clients_of_two_nodes_join_one_computation() -> None:
     async def test() -> None:
         async with local_fleet() as fleet:
