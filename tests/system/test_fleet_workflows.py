@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mainspring import App
+from mainspring import App, Progress
 
 from . import processes
 from .extension import FaultError
@@ -128,11 +128,12 @@ def test_the_progress_and_the_result_of_a_run_reach_a_client_of_another_node(
         eventually(lambda: rows(one, "workflows.versions", "workers") == [(1,)], "the worker has registered")
         order = app.function("order")
         job = order.submit(21)
-        seen: list[tuple[int, int, str]] = []
+        seen: list[tuple[Any, ...]] = []
 
         def follow() -> None:
-            for one_report in job.stream(timeout=60):
-                seen.append((one_report.done, one_report.total, one_report.text))  # noqa: PERF401 - read meanwhile
+            for report in job.stream(timeout=60):
+                assert isinstance(report, Progress)
+                seen.append((report.done, report.total, report.text))
 
         reader = threading.Thread(target=follow, daemon=True)
         reader.start()
@@ -145,7 +146,7 @@ def test_the_progress_and_the_result_of_a_run_reach_a_client_of_another_node(
         two.ask("workflows.signal", key=job.handle, name="approved", value="yes")
         reader.join(30)
         assert set(seen) == {(1, 2, "not yet")}
-        assert json.loads(job.result(timeout=30)) == "42 yes"
+        assert json.loads(str(job.result(timeout=30), "utf-8")) == "42 yes"
 
 
 def test_a_parked_run_is_counted_and_unparked_at_any_node(nodes: tuple[FleetNode, FleetNode], tmp_path: Path) -> None:
