@@ -40,7 +40,7 @@ MOST_OF_NAMESPACE: Final = 10_000
 """Versions of workflows of a namespace: each is a row that every node has in memory, also without workers."""
 
 LOOK_INTERVAL: Final = 1.0
-RELOAD_INTERVAL: Final = 2.0
+RELOAD_INTERVAL: Final = 5.0
 """Seconds between two reads of the definitions that other nodes may have added."""
 ABSENCE: Final = 10.0
 """Seconds in which workers reconnect. After them, new runs get another version, if that has workers."""

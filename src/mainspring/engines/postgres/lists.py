@@ -51,6 +51,8 @@ from mainspring.resources.store import ListLimits
 from mainspring.schedules.store import ListSchedules
 from mainspring.series import ReadNamespaceSeries
 from mainspring.storage.engine import Meter, Page, Query, in_parts, unknown
+from mainspring.workflows.definitions import CountOpen
+from mainspring.workflows.store import CountParked, FindDefinitions, HasErrands
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -209,9 +211,13 @@ READ_TIMEOUT: Final = 3.0
 """Seconds for an answer, more than a statement may take. It detects a dead connection; the next attempt uses a new one."""
 SINGLE_STATEMENT: Final = frozenset(
     {
+        CountOpen,
+        CountParked,
         CountRevocations,
         FindCredential,
+        FindDefinitions,
         FirstInLine,
+        HasErrands,
         LastOutcomes,
         ListActs,
         ListLimits,

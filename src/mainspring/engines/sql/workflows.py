@@ -400,9 +400,11 @@ async def find_alarms(tx: Transaction, operations: Sequence[ops.FindAlarms]) -> 
 
 async def _find_alarms(sql: Statements, operation: ops.FindAlarms) -> ops.Alarms:
     due = [*await sql.fetch("due_runs", operation.until_us, operation.rows)]
-    after = (due[-1][1], due[-1][0]) if len(due) == operation.rows else (operation.until_us, LARGEST)
-    following = await sql.first("next_run", *after)
-    return ops.Alarms(due, None if following is None else following[0])
+    following = due.pop()[1] if due and not due[-1][0] else None
+    if len(due) == operation.rows:  # there may be more at the same time
+        row = await sql.first("next_run", due[-1][1], due[-1][0])
+        following = None if row is None else row[0]
+    return ops.Alarms(due, following)
 
 
 class WorkflowSlice:

@@ -117,8 +117,12 @@ WHERE {is_open_by_version} AND namespace > '' GROUP BY namespace, type, version;
 -- name: open_of_version
 SELECT 1 FROM {open_runs} {index(runs_versions)} WHERE {is_open_by_version} AND namespace = $1 AND type = $2 AND version = $3 LIMIT 1;
 
+-- A row for 0 has the first time after them.
 -- name: due_runs
-SELECT id, due_us FROM {open_runs} {index(runs_due)} WHERE due_us IS NOT NULL AND due_us <= $1 ORDER BY due_us, id LIMIT $2;
+SELECT * FROM (
+    SELECT id, due_us FROM {open_runs} {index(runs_due)} WHERE due_us IS NOT NULL AND due_us <= $1 ORDER BY due_us, id LIMIT $2) AS due
+UNION ALL
+SELECT * FROM (SELECT 0, due_us FROM {open_runs} {index(runs_due)} WHERE due_us IS NOT NULL AND due_us > $1 ORDER BY due_us LIMIT 1) AS following;
 
 -- name: next_run
 SELECT due_us FROM {open_runs} {index(runs_due)} WHERE due_us IS NOT NULL AND (due_us, id) > ($1, $2) ORDER BY due_us, id LIMIT 1;
