@@ -55,6 +55,7 @@ JOB: Final = (
 FIELDS: Final = TIMING + JOB
 DEFAULTS: Final = {"misfire": "once", "overlap": "allow", "priority": "normal"}
 EXAMPLE: Final = {"cron": "30 2 * * *"}
+MOST_DIGITS: Final = 20
 WHEN: Final = ("cron", "every", "at", "parents")
 _CLEARED: Final[Mapping[str, Any]] = {
     "timezone": "UTC",
@@ -94,8 +95,8 @@ def read(form: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
             continue
         if one.kind == "json":
             value = text.strip()  # as it was typed: decoding would change long numbers
-        elif one.name == "misfire" and value.isdecimal():
-            value = int(value)
+        elif one.name == "misfire" and value.isdecimal() and len(value) <= MOST_DIGITS:
+            value = int(value)  # longer ones stay texts, which the API refuses
         values[one.name] = value
     if not faults and not any(name in values for name in WHEN):
         faults["cron"] = (

@@ -96,6 +96,7 @@ def test_clock_changes_and_conflicts_are_shown_before_saving() -> None:
         ({"args": "{"}, ["args"]),
         ({"exclude": "tomorrow"}, ["exclude"]),
         ({"misfire": "never"}, ["misfire"]),
+        ({"misfire": "9" * 5000}, ["misfire"]),
         ({"cron": ""}, ["cron"]),
         ({"name": ""}, ["name"]),
         ({"start": "x"}, ["start"]),
