@@ -81,6 +81,10 @@ def test_a_node_without_workers_lists_those_of_others_and_protects_their_version
     one, two = nodes
     with worker(tmp_path, two, "1"):
         agree(nodes, [("n2", ["order@1"], False)], "workflows.workers", "node", "versions", "full")
+        ((worker_id,),) = rows(one, "workers.list", "id")
+        here, there = (node.ask("workers.show", worker=worker_id)["decisions"] for node in (two, one))
+        assert here == there
+        assert here["full"] is False
         with worker(tmp_path, one, "2"):
             listed = [(one.term, "n1", ["order@2"]), (two.term, "n2", ["order@1"])]
             agree(nodes, [row[1:] for row in sorted(listed)], "workflows.workers", "node", "versions")

@@ -228,13 +228,13 @@ class WorkerDecisions(msgspec.Struct):
 
 
 class WorkerDetails(WorkerInfo):
-    """A worker with its functions and jobs; both are None for a worker of another node than the one that answers."""
+    """A worker with its functions and jobs; these are None for a worker of another node than the one that answers."""
 
     functions: list[str] | None
     jobs: list[str] | None
     """The handles of running jobs, at most 1,000."""
     decisions: WorkerDecisions | None
-    """None also for a worker that decides no runs."""
+    """None for a worker that decides no runs; of a worker of another node, as of its last heartbeat."""
 
 
 class ListWorkers(Request[Page[WorkerInfo]]):

@@ -14,7 +14,7 @@ from mainspring.api.handlers.nodes import Verb, WorkerCalls
 from mainspring.api.handlers.registry import Api
 from mainspring.api.request import ApiError, Code
 from mainspring.events import Direct
-from mainspring.nodes.model import WorkerRow
+from mainspring.nodes.model import Decider, WorkerRow
 
 from .a_node import run
 
@@ -33,7 +33,8 @@ class Fleet:
         self.here = [a_worker(1), a_worker(10, "shop"), a_worker(2, stops=False)]
         self.directed: list[tuple[int, Verb]] = []
         self.sent: list[tuple[int, Direct]] = []
-        other = replace(row(2, name="b"), workers=(a_worker(1),))
+        decider = Decider(functions=(0,), running=7, steps=2, places=100, draining=False, cache=None)
+        other = replace(row(2, name="b"), workers=(replace(a_worker(1), decider=decider),))
         calls = WorkerCalls(
             self,
             "a",
@@ -88,7 +89,8 @@ def test_a_worker_is_shown_with_its_functions_if_it_is_connected_here() -> None:
         assert here.decisions == nodes.WorkerDecisions(105, 5, 100, full=True)
         assert (await call(nodes.ShowWorker("3-2"))).decisions is None
         there = await call(nodes.ShowWorker("2-1"))
-        assert (there.functions, there.jobs, there.slots, there.decisions) == (None, None, 4, None)
+        assert (there.functions, there.jobs, there.slots) == (None, None, 4)
+        assert there.decisions == nodes.WorkerDecisions(7, 2, 100, full=False)
 
     run(test())
 

@@ -395,7 +395,8 @@ class WorkerCalls:
         found = self._find(request.namespace, request.worker)
         functions: list[str] | None = None
         jobs: list[str] | None = None
-        decisions: WorkerDecisions | None = None
+        decider = found.row.decider
+        usage = None if decider is None else (decider.running, decider.steps, decider.places)
         if found.term == self._term() and (details := self._workers.details(found.row.number)) is not None:
             names, running = details
             functions = names_in_row(
@@ -403,8 +404,8 @@ class WorkerCalls:
             )
             handles = [handle.decode() for handle, function in running.items() if sees(function)]
             jobs = handles[:MOST_JOBS]
-            decisions = _decisions(self._workers.decisions(found.row.number))
-        return WorkerDetails(**asdict(_info(found)), functions=functions, jobs=jobs, decisions=decisions)
+            usage = self._workers.decisions(found.row.number)
+        return WorkerDetails(**asdict(_info(found)), functions=functions, jobs=jobs, decisions=_decisions(usage))
 
     async def _drain(self, request: DrainWorker | UndrainWorker, call: Call) -> WorkerInfo:
         found = self._find(request.namespace, request.worker)
