@@ -129,7 +129,7 @@ SELECT due_us FROM {open_runs} {index(runs_due)} WHERE due_us IS NOT NULL AND (d
 
 -- name: closed_runs
 SELECT {run_columns} FROM runs {index(runs_closed)}
-WHERE {run_is_closed} AND namespace = $1 AND closed_us < $2 ORDER BY closed_us, id LIMIT $3;
+WHERE {run_is_closed} AND namespace = $1 AND closed_us > 0 AND closed_us < $2 ORDER BY closed_us, id LIMIT $3;
 
 -- name: forget_snapshots
 DELETE FROM snapshots WHERE run {among($1)};
