@@ -6,13 +6,14 @@ import re
 import time
 from collections import Counter
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.interop.packets import encode
 from tests.postgres.server import PostgresServer, memory_directory, name_of
 
 from mainspring.jobs.attempts import RECORD_INTERVAL
+from mainspring.jobs.model import State
 
 from .extension import ExtensionKind, ExtensionPeer, FaultError
 from .fleet import Fleet, FleetNode, ForkServer
@@ -274,6 +275,52 @@ def test_an_idle_fleet_queries_the_database_rarely(
         statements = re.findall(own, written)
     assert statements
     assert len(statements) / seconds < 15, Counter(statements).most_common()
+
+
+def test_a_node_that_rests_leaves_the_database_alone_until_it_has_work(
+    fork_server: ForkServer, tmp_path: Path, postgres_programs: Path
+) -> None:
+    del postgres_programs
+    seconds = 10.0
+    with PostgresServer(parent=memory_directory()) as server:
+        store = server.create_database()
+        with Fleet(fork_server, tmp_path, store, "--rest", "120s", lease=360) as fleet, ExitStack() as stack:
+            node = fleet.start("n1")
+            worker, client = stack.enter_context(node.worker(b"f")), stack.enter_context(node.extended())
+            worker.socket.settimeout(RECEIVE_TIMEOUT)
+
+            def run_one(**options: Any) -> None:
+                handle = client.submit_new(b"f", **options)
+                job = worker.job()
+                assert job.handle == handle
+                assert worker.settle_as(job, b"succeeded") == b"recorded"
+                worker.ready()
+
+            run_one()
+            time.sleep(RECORD_INTERVAL + 2)
+            server.set(log_statement="all")
+            time.sleep(0.2)
+            before = len(server.log())
+            time.sleep(seconds)
+            written = server.log()[before:]
+            own = rf"\] mainspring:\S+.* {name_of(store)} LOG:  (?:statement|execute \S+): (.{{0,60}})"
+            statements = re.findall(own, written)
+            assert len(statements) < seconds, Counter(statements).most_common()
+            for _ in range(3):
+                run_one()
+            run_one(delay=1.5)
+            client.submit_new(b"f")
+            job = worker.job()
+            running = f"SELECT count(*) FROM mainspring.jobs WHERE state = {State.RUNNING:d}"
+            eventually(
+                lambda: server.sql(running, name_of(store)).strip() == "1", "the running job is recorded as such"
+            )
+            assert worker.settle_as(job, b"succeeded") == b"recorded"
+            worker.ready()
+            client.call("schedules.add", name="often", function="f", every=1.0)
+            for _ in range(3):
+                assert worker.settle_as(worker.job(), b"succeeded") == b"recorded"
+                worker.ready()
 
 
 def test_a_node_can_log_what_its_tasks_await(fleet: Fleet) -> None:

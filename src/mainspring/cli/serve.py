@@ -288,6 +288,16 @@ class NodeOptions:
             **DURATION_OPTION,
         ),
     ] = LOOK
+    rest: Annotated[
+        float,
+        FLEET_GROUP.option(
+            "--rest",
+            "For a PostgreSQL store that shall sleep: how long this node, while it has no work, only sends its heartbeats, at a"
+            " third of --lease. It finds what nobody notifies it of as late as that, and leases alone show deaths.",
+            show_default=format_duration,
+            **DURATION_OPTION,
+        ),
+    ] = 0.0
     cluster: Annotated[
         str | None,
         FLEET_GROUP.option(
@@ -442,6 +452,7 @@ class NodeOptions:
                 lease=self.lease,
                 beat=self.lease * BEAT / LEASE,
                 look=self.look,
+                rest=self.rest,
                 status=self.fleet_status,
             ),
             jobs=JobSettings(

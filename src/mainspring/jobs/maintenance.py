@@ -92,6 +92,15 @@ class Maintenance:
             self._table.tidy()
             self._listeners.tidy()
             self._sweep()
+        return self._next_tick(now)
+
+    def run_timers(self) -> float:
+        """Run the timers that are due, and no other work; return the monotonic time of the next tick."""
+        now = self._clock.monotonic()
+        self._timers.run(now)
+        return self._next_tick(now)
+
+    def _next_tick(self, now: float) -> float:
         following = self._timers.next()
         return min(now + TICK_INTERVAL, following) if following is not None else now + TICK_INTERVAL
 

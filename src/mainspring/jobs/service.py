@@ -239,6 +239,18 @@ class JobService:
         self.ends.report_ends()
         return self._maintenance.tick()
 
+    def run_timers(self) -> float:
+        """Run the timers that are due, in place of a tick; return the monotonic time of the next tick."""
+        return self._maintenance.run_timers()
+
+    @property
+    def idle(self) -> bool:
+        """Whether the node has no job, and no client or job waits for it."""
+        busy = (
+            self.table.held or self.table.on_the_way or self.ends.unsettled or len(self.listeners) or len(self.outcomes)
+        )
+        return not busy and self.commits.idle and (self.sharing is None or self.sharing.idle)
+
     def begin(self, term: Term) -> None:
         """Hold jobs under a term from now on: the first, or after `fenced` another one, under which `resume` hands them out."""
         self.table.begin(term)

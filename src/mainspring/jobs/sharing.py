@@ -175,6 +175,11 @@ class Sharing:
             self._asked = now
             self._subscriptions.ask_all()
 
+    @property
+    def idle(self) -> bool:
+        """Whether no job waited in the store at the last reading, and none of an ended term waits for its recovery."""
+        return self._idle and not self._unrecovered
+
     def set_node_count(self, nodes: int) -> None:
         """Set the number of nodes, including this one."""
         self._nodes = nodes

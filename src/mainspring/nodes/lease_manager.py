@@ -71,7 +71,7 @@ class LeaseManager:
 
     With ``sessions``, nodes look at each other every ``look`` seconds, and one whose process has ended is found dead after three
     looks (`session_proves_death`). So a node that has lost its session hands out no jobs until it has announced another one.
-    Leases of fewer than `LOOKS_PER_LEASE` looks do not need that.
+    Leases of fewer than `LOOKS_PER_LEASE` looks do not need that. Without sessions, nodes look every ``interval`` seconds.
     """
 
     def __init__(
@@ -85,6 +85,7 @@ class LeaseManager:
         beat: float = BEAT,
         sessions: SessionPort | None = None,
         look: float = 0.0,
+        interval: float = OBSERVE_INTERVAL,
     ) -> None:
         self._port = port
         self._node = node
@@ -93,7 +94,7 @@ class LeaseManager:
         self._seconds = lease
         self._every = beat
         self._sessions = sessions if 0 < look <= lease / LOOKS_PER_LEASE else None
-        self._look = OBSERVE_INTERVAL if self._sessions is None else look
+        self._look = interval if self._sessions is None else look
         self._announced = ""
         """The session in this node's row."""
         self._limit = CauseLimit()

@@ -35,7 +35,7 @@ MARGIN: Final = 0.2
 """The part of the lease that a node leaves unused for safety: it uses 12 s of 15. A failed beat can be repeated for 7 s."""
 
 
-LOOK: Final = 0.6
+LOOK: Final = 0.5
 """Seconds between the looks of a node at the others on a store that lists their sessions, by default: a node whose process has
 ended is found dead after three of them."""
 

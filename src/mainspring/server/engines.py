@@ -38,10 +38,13 @@ def _driver_for(settings: StoreSettings) -> Iterator[None]:
         ) from error
 
 
-def build_engine(settings: StoreSettings, *, lease: float = LEASE, workflows: WorkflowSettings | None = None) -> Engine:
+def build_engine(
+    settings: StoreSettings, *, lease: float = LEASE, rest: float = 0.0, workflows: WorkflowSettings | None = None
+) -> Engine:
     """Return the engine for a store's settings, with its slices, not open yet.
 
-    A session with a ZooKeeper ensemble lasts as long as the lease, in seconds. ``workflows`` limits runs.
+    A session with a ZooKeeper ensemble lasts as long as the lease, in seconds. ``rest``: the seconds for which a node without
+    work reads nothing. ``workflows`` limits runs.
     """
     workflows = workflows or WorkflowSettings()
     # Imported here: a node needs the modules of one engine, and only users of a store on a server have its driver.
@@ -63,6 +66,7 @@ def build_engine(settings: StoreSettings, *, lease: float = LEASE, workflows: Wo
         return PostgresEngine(
             settings.url,
             migrate=settings.migrate,
+            rest=rest,
             cluster=cluster,
             slices=[
                 PostgresBulkSlice(),

@@ -23,7 +23,15 @@ from mainspring.jobs.model import DECISIONS
 from mainspring.jobs.sharing import Shared
 from mainspring.namespaces import DEFAULT, SEPARATOR, split
 from mainspring.nodes.lease_manager import LeaseManager, Recoveries
-from mainspring.nodes.model import WORKERS_LIMIT, Decider, MembershipPort, NodeRow, SessionPort, WorkerRow
+from mainspring.nodes.model import (
+    OBSERVE_INTERVAL,
+    WORKERS_LIMIT,
+    Decider,
+    MembershipPort,
+    NodeRow,
+    SessionPort,
+    WorkerRow,
+)
 from mainspring.nodes.strategies import IdHash
 from mainspring.schedules.service import first_in_line
 from mainspring.storage.engine import Engine
@@ -271,7 +279,8 @@ class Fleet:
             lease=fleet.lease,
             beat=fleet.beat,
             sessions=engine.sessions,
-            look=fleet.look,
+            look=0.0 if fleet.rest else fleet.look,
+            interval=max(OBSERVE_INTERVAL, fleet.rest),
         )
         self._recoveries = Recoveries(handles.node)
         self._me: NodeRow | None = None

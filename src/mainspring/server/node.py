@@ -263,7 +263,7 @@ class Node:
         self._attempt_log = attempt_log
         self._checks = checks
         self._last_writes = last_writes
-        self._checked = clock.monotonic()
+        self._checked = self._rests_until = clock.monotonic()
         self._ready = False
         self._renewing: asyncio.Task[None] | None = None
 
@@ -323,7 +323,11 @@ class Node:
     # ---- time ----
 
     def tick(self) -> float:
-        """Run due timers; return the monotonic time of the next tick."""
+        """Run due timers and periodic work; return the monotonic time of the next tick. A node that rests runs timers alone."""
+        now = self.clock.monotonic()
+        if now < self._rests_until and self.service.idle:
+            return self.service.run_timers()
+        self._rests_until = now + self.settings.fleet.rest
         self.schedules.tick()
         if self.workflows is not None:
             self.workflows.tick()

@@ -43,7 +43,8 @@ class Server:
         self._settings = settings
         self._log_sink = log_sink
         self._clock = SystemClock()
-        self._engine = build_engine(settings.store, lease=settings.fleet.lease, workflows=settings.workflows)
+        fleet = settings.fleet
+        self._engine = build_engine(settings.store, lease=fleet.lease, rest=fleet.rest, workflows=settings.workflows)
         self._ports = Ports(settings)
         self._http: HttpPort | None = None
         self._gearmand_http: GearmandHttp | None = None

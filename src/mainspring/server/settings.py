@@ -441,6 +441,9 @@ class FleetSettings:
     look: float = LOOK
     """Seconds between looks at the other nodes, where the store lists their sessions; 0: leases alone decide."""
 
+    rest: float = 0.0
+    """Seconds for which a node without work reads nothing from its shared store, apart from its heartbeats; 0: no rest."""
+
     status: bool = False
     """The admin command ``status`` counts the running jobs and the workers of all nodes, not only of this one."""
 

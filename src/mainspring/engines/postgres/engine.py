@@ -50,8 +50,8 @@ OPEN_TIMEOUT: Final = 60.0
 """Seconds to wait at the start for a server that is unavailable."""
 FOLD_INTERVAL: Final = 5.0
 """Seconds between two foldings of the journal."""
-MAX_FOLD_PAUSE: Final = 4
-"""The longest pause after foldings that find nothing, in intervals."""
+MAX_FOLD_PAUSE: Final = 20.0
+"""The longest pause in seconds after foldings that find nothing, by default."""
 FOLDS_PER_FORGET: Final = 12
 """Foldings after which ended terms are checked."""
 FOLD_TIMEOUT: Final = 8.0
@@ -82,6 +82,7 @@ class PostgresEngine:
         migrate: bool = True,
         open_timeout: float | None = OPEN_TIMEOUT,
         fold: float = FOLD_INTERVAL,
+        rest: float = 0.0,
         slow: float = SLOW_GROUP,
         cluster: Cluster | None = None,
         slices: Sequence[Slice[Transaction]] = (),
@@ -89,13 +90,15 @@ class PostgresEngine:
         """``url`` is described in `mainspring.engines.postgres.connections`; raises SettingsError.
 
         ``migrate``: upgrade an older schema, or refuse it. ``open_timeout``: seconds that `open` waits for an unavailable server
-        (None: for ever). ``fold``: seconds between two foldings of the journal. ``slow``: seconds after which the server is asked
+        (None: for ever). ``fold``: seconds between two foldings of the journal; ``rest``: the longest pause after foldings that
+        find nothing, if it is longer than usual. ``slow``: seconds after which the server is asked
         for the state of a group without an answer. ``cluster``: a second source for the liveness of nodes.
         """
         self._address = connections.parse_address(url)
         self._migrate = migrate
         self._open_timeout = open_timeout
         self._fold = fold
+        self._longest_pause = max(rest, MAX_FOLD_PAUSE)
         self._slow = slow
         self._cluster = cluster
         self.slices = slices
@@ -348,12 +351,12 @@ class PostgresEngine:
         await best_effort("terms", self._control.run(transaction.forget_terms, FOLD_TIMEOUT), self._limit)
 
     async def _fold_regularly(self) -> None:
-        pause = 1
+        pause = self._fold
         while True:
             for _ in range(FOLDS_PER_FORGET):
-                await asyncio.sleep(pause * self._fold)
+                await asyncio.sleep(pause)
                 # If there is nothing to fold, or other nodes fold it, a longer pause costs nothing.
-                pause = 1 if await self.fold_once() else min(pause + 1, MAX_FOLD_PAUSE)
+                pause = self._fold if await self.fold_once() else min(2 * pause, self._longest_pause)
             await self.forget_once()
 
     async def _maintain_partitions(self) -> None:
