@@ -271,7 +271,7 @@ class Delivery:
 
 
 class LogService:
-    """Writes lines, deletes them ``retention`` seconds later, and reads them.
+    """Writes lines, deletes them ``retention`` seconds later (looking every ``sweep_interval`` seconds), and reads them.
 
     ``later`` calls a function after some seconds. ``readers`` are woken by new lines. ``term`` returns the term of this node.
     """
@@ -286,6 +286,7 @@ class LogService:
         term: Callable[[], int],
         *,
         retention: float,
+        sweep_interval: float = SWEEP_INTERVAL,
         is_held: Callable[[int], bool],
         root_of: Callable[[int], int] = lambda run: run,
         type_of: Callable[[int], str | None] = lambda _: None,
@@ -298,6 +299,7 @@ class LogService:
         """Those that wait for lines."""
         self._term = term
         self._retention = retention
+        self._sweep_interval = sweep_interval
         self._is_held = is_held
         self.root_of = root_of
         """Returns the job of a run of a workflow, which has the lines of its code and steps."""
@@ -440,7 +442,7 @@ class LogService:
                 del self._deliveries[key]
         if self._expected:
             self._expected = {job: until for job, until in self._expected.items() if until > now}
-        if now - self._swept >= SWEEP_INTERVAL and not self._is_sweeping:
+        if now - self._swept >= self._sweep_interval and not self._is_sweeping:
             self._swept = now
             self.readers.tidy()
             self._sweep()

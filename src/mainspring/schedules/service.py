@@ -43,7 +43,7 @@ from mainspring.schedules.store import (
     SaveSchedules,
     TriggerSchedule,
 )
-from mainspring.storage.agenda import FETCH_TIMES, Agenda, Pace, Steps
+from mainspring.storage.agenda import Agenda, Pace, Steps
 from mainspring.storage.reads import Kind, SetAside
 from mainspring.turns_of_loop import LongWork
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from mainspring.schedules.model import Fire, Schedule
     from mainspring.schedules.reconcile import Code, Stored
     from mainspring.schedules.store import Declared, Fired, Forgotten, Refused, Saved
-    from mainspring.storage.agenda import FetchTimes, Timers, Upcoming
+    from mainspring.storage.agenda import Timers, Upcoming
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import Reads
 
@@ -216,8 +216,7 @@ class ScheduleService:
     first to fire a schedule. It is None if no other node shares the store: then code that was declared before now counts as
     running only if it is declared again. ``retention`` is the minimum age in seconds of deleted history. If ``fires`` is False,
     the node fires no due times. It still stores changes and declarations, runs schedules by hand, and starts the children and
-    waiting rows of ended runs, because the transaction that ends a run includes these. ``fetching`` has the times between fetches
-    of fire times. ``set_aside`` has the schedules that this
+    waiting rows of ended runs, because the transaction that ends a run includes these. ``set_aside`` has the schedules that this
     node cannot decide.
     """
 
@@ -232,7 +231,6 @@ class ScheduleService:
         first: Callable[[str], bool] | None = None,
         retention: float = 14 * 86_400.0,
         fires: bool = True,
-        fetching: FetchTimes = FETCH_TIMES,
         set_aside: SetAside | None = None,
     ) -> None:
         self.fires = fires
@@ -251,7 +249,6 @@ class ScheduleService:
             lambda due: due.name,
             first=self._first,
             paused=lambda: paused() or not self.fires,
-            fetching=fetching,
         )
         """Schedules that are due soon."""
         self._due = DueFires(commits, clock, timers, self._now_us, self._fired, self._not_fired, self._fire_next)

@@ -40,7 +40,7 @@ from mainspring.faces.gearman.face import GearmanFace, GearmanSettings, KeyedSub
 from mainspring.faces.gearman.peers import Peers
 from mainspring.features import Feature
 from mainspring.ids import Handles, NodeId
-from mainspring.job_logs.service import LogReaders, LogService
+from mainspring.job_logs.service import SWEEP_INTERVAL, LogReaders, LogService
 from mainspring.jobs.attempts import Recorder
 from mainspring.jobs.service import JobService
 from mainspring.jobs.user_data import ArgumentRules
@@ -65,7 +65,7 @@ from mainspring.server.metrics import (
 from mainspring.server.node import Node, StoreWatch, Ticks
 from mainspring.server.process import connection_limits
 from mainspring.server.settings import TcpAddress
-from mainspring.storage.agenda import FETCH_AHEAD, FETCH_TIMES, FetchTimes
+from mainspring.storage.agenda import FETCH_TIMES, FetchTimes
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads, SetAside
 from mainspring.version import version
@@ -161,13 +161,10 @@ async def open_node(
     """Build all parts of a node, open its store, and start it.
 
     ``address`` is the address of its Gearman port that other nodes show. ``fetching`` has the times between fetches of the alarms
-    of workflows, unless the node rests.
+    of workflows.
     """
     loop = asyncio.get_running_loop()
     started = clock.monotonic()
-    fire_times = FetchTimes(FETCH_AHEAD + settings.fleet.rest)
-    if settings.fleet.rest:
-        fetching = fire_times
     jobs, limits, lacks = settings.jobs, settings.limits, engine.lacks
     ticks = Ticks(clock, loop.call_later)
     attempt_log = AttemptLog(loop.time, loop.call_later)
@@ -236,7 +233,6 @@ async def open_node(
         first=None if fleet is None else fleet.first_in_line,
         retention=jobs.dead_retention,
         fires=jobs.schedules,
-        fetching=fire_times,
         set_aside=set_aside,
     )
     logs = None
@@ -249,6 +245,7 @@ async def open_node(
             log_readers,
             lambda: service.term,
             retention=jobs.log_retention,
+            sweep_interval=max(SWEEP_INTERVAL, settings.fleet.rest),
             is_held=lambda job_id: service.table.find(job_id) is not None,
             root_of=(lambda run: run) if runs is None else runs.cache.root_of,
             type_of=(lambda _: None) if runs is None else runs.cache.type_of,
