@@ -16,6 +16,7 @@ from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
 from mainspring.faces.gearman.peers import Peers
 from mainspring.features import Feature
 from mainspring.ids import Handles, NodeId
+from mainspring.job_logs.service import SWEEP_INTERVAL as LOG_SWEEP_INTERVAL
 from mainspring.job_logs.service import LogReaders, LogService
 from mainspring.jobs.model import State
 from mainspring.jobs.service import JobService
@@ -108,6 +109,7 @@ class Life:
                 LogReaders(clock.monotonic),
                 lambda: self.service.term,
                 retention=LOG_RETENTION,
+                sweep_interval=LOG_SWEEP_INTERVAL,
                 is_held=lambda job_id: self.service.table.find(job_id) is not None,
                 **of_runs,
             )
