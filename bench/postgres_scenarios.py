@@ -35,8 +35,13 @@ IDLE_WORKERS = 16
 STATEMENT = re.compile(r"LOG:  (?:statement|execute [^:]+): (.{1,60})")
 
 
-def recovery(fleet: Fleet, _: Scale) -> Run:
-    """Return the seconds until 10,000 jobs of a killed node run elsewhere.
+def death(fleet: Fleet, scale: Scale) -> Run:
+    """Return the seconds until one job of a killed node runs elsewhere."""
+    return recovery(fleet, scale, held_jobs=1)
+
+
+def recovery(fleet: Fleet, _: Scale, held_jobs: int = HELD) -> Run:
+    """Return the seconds until all jobs of a killed node run elsewhere.
 
     The node is killed just after a heartbeat: by its lease alone, it would live longest. Its workers hold all jobs, and the
     workers of the other nodes have places for all of them.
@@ -44,9 +49,9 @@ def recovery(fleet: Fleet, _: Scale) -> Run:
     victim, *others = fleet.nodes
     with contextlib.ExitStack() as stack:
         held = stack.enter_context(peers([victim.port], _holder))
-        load(victim, "submit", jobs=HELD, unique="random", **WIDE)
-        await_jobs(held, HELD, 20)
-        _await(fleet.database, f"SELECT count(*) = {HELD} FROM mainspring.jobs WHERE state = 3", "t")
+        load(victim, "submit", jobs=held_jobs, unique="random", **WIDE)
+        await_jobs(held, held_jobs, 20)
+        _await(fleet.database, f"SELECT count(*) = {held_jobs} FROM mainspring.jobs WHERE state = 3", "t")
         heirs = stack.enter_context(peers([node.port for node in others], _holder))
         counter = "SELECT counter FROM mainspring.nodes WHERE about->>'name' = 'n1'"
         before = fleet.database.sql(counter)
@@ -55,9 +60,9 @@ def recovery(fleet: Fleet, _: Scale) -> Run:
         victim.stop(signal.SIGKILL)
         killed_at = time.monotonic()
         first_at = await_jobs(heirs, 1, LEASE * 4)
-        last_at = await_jobs(heirs, HELD, LEASE * 4)
+        last_at = await_jobs(heirs, held_jobs, LEASE * 4)
     details = {
-        "jobs": HELD,
+        "jobs": held_jobs,
         "seconds": last_at - killed_at,
         "first_job_after_s": first_at - killed_at,
         "lease_s": LEASE,
