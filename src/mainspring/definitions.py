@@ -13,6 +13,7 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 from mainspring.client.declarations import build_schedule
+from mainspring.client.inbox import DEFAULT_SCHEMA, inbox_of
 from mainspring.client.inside import ChildCall, workflow_calls
 from mainspring.client.options import (
     Options,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from mainspring.client.connections import Connections
     from mainspring.client.declarations import Arguments, Declarations, Timing
+    from mainspring.client.inbox import Inbox
     from mainspring.client.inside import WorkflowCalls
     from mainspring.client.job import Job
     from mainspring.client.options import CancelMode, ChildPolicy, Duration, Priority, Retry
@@ -104,8 +106,10 @@ class Workflow(Submission[P, R]):
         unique: Unique,
         check: Check,
         add: Callable[[WorkflowFunction], None],
+        inbox: Inbox | None = None,
     ) -> None:
-        super().__init__(function.code.name, function.code.signature, connections, options, unique, check=check)
+        code = function.code
+        super().__init__(code.name, code.signature, connections, options, unique, inbox, check=check)
         self.function = function
         self._add = add
         self.defaults = options
@@ -138,6 +142,8 @@ class Workflow(Submission[P, R]):
         version: str | None = None,
         cancel: CancelMode | None = None,
         child_policy: ChildPolicy | None = None,
+        connection: Any = None,
+        schema: str = DEFAULT_SCHEMA,
     ) -> Workflow[P, R]:
         """Return the same workflow with other options for its runs; omitted options stay the same.
 
@@ -151,8 +157,12 @@ class Workflow(Submission[P, R]):
         what happens to it if the parent's code cancels its wait for it: ``"try"``, ``"wait"`` or ``"abandon"``, as for an
         activity.
 
-        Raises UsageError if an option is wrong.
+        ``connection`` and ``schema`` are as of a task's options: the run exists if and only if the transaction of the connection
+        commits. A version that no worker has registered then waits for a worker.
+
+        Raises UsageError if an option is wrong, or the App's store does not support it.
         """
+        self._check({"connection": connection})
         limit = None if timeout is None else run_limit(timeout)
         if version is not None:
             check_version(self.name, version)
@@ -166,7 +176,9 @@ class Workflow(Submission[P, R]):
             child_policy=child_policy,
         )
         chosen = self._unique if id is None else workflow_id(id)
-        return Workflow(self.function, self._connections, self._options.merged(newer), chosen, self._check, self._add)
+        inbox = inbox_of(connection, schema) or self._inbox
+        options = self._options.merged(newer)
+        return Workflow(self.function, self._connections, options, chosen, self._check, self._add, inbox)
 
     def version(
         self,

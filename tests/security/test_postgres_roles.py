@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from mainspring.engines.postgres import migrate
 from mainspring.engines.postgres.engine import grant_submit, migrate_store
 from mainspring.engines.postgres.migrate import FUNCTIONS as FUNCTIONS_OF_THE_STORE
-from mainspring.engines.postgres.migrate import Runs, lock_key, submit_function_of
+from mainspring.engines.postgres.migrate import Runs, function_of, lock_key
 from mainspring.engines.postgres.relay import Relay, encode
 from mainspring.errors import UsageError
 from mainspring.events import Direct, Pending, Progress, Settled, Stop
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("migrations")
 
 DENIED = (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedObjectError)
+
+
+ACTS = ("submit", "signal")
+"""What a role with the right to submit may call."""
 
 
 class Roles(NamedTuple):
@@ -132,11 +136,14 @@ async def check_web(one: Roles, server: Node, database: str) -> None:
                     await connection.execute(attack)
         for oid, name, call, *_ in await one.owner.fetch(FUNCTIONS):
             right = "SELECT has_function_privilege($1::name, $2::oid, 'EXECUTE')"
-            allowed = role == "web" and name in {"submit", submit_function_of("default")}
+            allowed = role == "web" and name in {*ACTS, *(function_of(act, "default") for act in ACTS)}
             assert await one.owner.fetchval(right, named(database, role), oid) is allowed, call
     for attack in (
         "SELECT mainspring.submit_anywhere('f', 'p', '', 1, NULL, NULL, NULL, NULL, 'team')",
         "SELECT mainspring.submit('f', namespace => 'team')",
+        "SELECT mainspring.signal_anywhere('order-1', 'paid', '', '', 'team')",
+        "SELECT mainspring.signal('order-1', 'paid', namespace => 'team')",
+        "INSERT INTO mainspring.sent_signals (run, name) VALUES ('order-1', 'paid')",
         "SELECT mainspring.enter(1, 1)",
         "SELECT mainspring.submit_1('f')",
         "CREATE TABLE mainspring.mine (x int)",
@@ -155,6 +162,10 @@ async def check_web(one: Roles, server: Node, database: str) -> None:
     assert "mainspring migrate --grant-submit" in str(refused.value.hint)
     with pytest.raises(DENIED):
         await one.stranger.execute("SELECT mainspring.submit('f')")
+    with pytest.raises(asyncpg.InsufficientPrivilegeError, match="may not signal runs of the namespace team"):
+        await one.web.execute("SELECT mainspring.signal('order-1', 'paid', namespace => 'team')")
+    with pytest.raises(DENIED):
+        await one.stranger.execute("SELECT mainspring.signal('order-1', 'paid')")
     # Its temporary objects hide none of the store's: their triggers would run as the owner.
     await one.web.execute(
         "CREATE TEMP TABLE inbox (id bigint, namespace text, function bytea, uniq bytea, priority int, created_us bigint,"
@@ -186,9 +197,9 @@ def test_each_function_is_for_the_roles_that_it_declares(database: str) -> None:
             for permitted in (["default"], ["team", "*"]):
                 await grant(one, database, *permitted)
                 found = await one.owner.fetch(SIGNATURES)
-                own = {submit_function_of(namespace) for namespace in ("default", "team")}
+                own = {function_of(act, namespace) for act in ACTS for namespace in ("default", "team")}
                 assert {row["proname"] for row in found} - own == {*FUNCTIONS_OF_THE_STORE}, "each is declared"
-                granted = {submit_function_of(namespace) for namespace in permitted} | {
+                granted = {function_of(act, namespace) for act in ACTS for namespace in permitted} | {
                     name
                     for name, runs in FUNCTIONS_OF_THE_STORE.items()
                     if runs is Runs.SUBMITTERS or (runs is Runs.ANYWHERE and "*" in permitted)
@@ -267,7 +278,8 @@ def test_functions_with_the_rights_of_their_owner_have_a_path_of_their_own(datab
             assert {row["proname"] for row in definers} >= {
                 "check_submission",
                 "submit_anywhere",
-                submit_function_of("team"),
+                "signal_anywhere",
+                *(function_of(act, "team") for act in ACTS),
             }
             for row in definers:
                 assert row["proconfig"] == ["search_path=pg_catalog, mainspring, pg_temp"], row["call"]

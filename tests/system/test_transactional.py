@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from mainspring import App, JobLost
-from mainspring.errors import UsageError
+from mainspring.errors import NotFoundError, UsageError
 
 from .servers import serving
 
@@ -48,6 +49,15 @@ team = App(namespace="team")
 @team.task(name="double")
 def double_in_team(number: int) -> int:
     raise AssertionError(number)
+
+
+paid = app.signal("paid", int)
+
+
+@app.workflow
+async def order(number: int) -> list[int]:
+    """Wait for two payments."""
+    return [number, await paid.receive(), await paid.receive()]
 
 
 @pytest.fixture
@@ -296,3 +306,60 @@ def test_invalid_submissions_are_refused(node: str) -> None:
             await connection.close()
 
     asyncio.run(blocking())
+
+
+def test_a_run_and_its_signals_are_parts_of_transactions(node: str) -> None:
+    with psycopg.connect(node) as connection:
+        run = order.options(id="order-1", timeout=60, connection=connection).submit(1)
+        run.signal(paid, 10, connection=connection)
+        with pytest.raises(JobLost):
+            order.job(run.handle).result(timeout=10)
+    with psycopg.connect(node) as connection:
+        order.get("order-1").signal(paid, 20, connection=connection)
+        connection.rollback()
+
+    async def with_other_libraries() -> None:
+        connection = await asyncpg.connect(node)
+        try:
+            with pytest.raises(UsageError, match="await asignal"):
+                order.get("order-1").signal(paid, 30, connection=connection)
+            async with connection.transaction():
+                await order.get("order-1").asignal(paid, 30, connection=connection)
+        finally:
+            await connection.close()
+
+    asyncio.run(with_other_libraries())
+    assert run.result(timeout=60) == [1, 10, 30]
+    assert order.get("order-1").result(timeout=60) == [1, 10, 30]
+    details = run.details()
+    assert (details["status"], details["id"]) == ("completed", "order-1")
+
+
+def test_sqlalchemy_sends_signals(node: str) -> None:
+    engine = sqlalchemy.create_engine(node.replace("postgresql://", "postgresql+psycopg://"))
+    try:
+        with Session(engine) as session, session.begin():
+            run = order.options(connection=session).submit(2)
+            for number in (1, 2):
+                run.signal(paid, number, connection=session, request=f"payment-{number}")
+        assert run.result(timeout=60) == [2, 1, 2]
+    finally:
+        engine.dispose()
+
+
+def test_a_start_in_a_transaction_may_state_a_version_that_comes_later(node: str) -> None:
+    with psycopg.connect(node) as connection:
+        run = order.options(version="7", connection=connection).submit(3)
+
+    def shown() -> dict[str, object]:
+        try:
+            return run.details()
+        except NotFoundError:
+            return {}
+
+    deadline = time.monotonic() + 60
+    while "version" not in shown() or shown()["version"] != "7":
+        assert time.monotonic() < deadline, shown()
+        time.sleep(0.1)
+    assert shown()["status"] == "open"
+    run.terminate()

@@ -31,10 +31,10 @@ from mainspring.jobs.model import (
     check_retry,
 )
 from mainspring.jobs.user_data import check_tags
-from mainspring.namespaces import DEFAULT, Namespaced, name_of
+from mainspring.namespaces import Namespaced
 from mainspring.resources.rules import key_of
 from mainspring.sizes import LEVELS, Seconds, Text, TextTuple, Time, about, described, is_too_deep
-from mainspring.workflows.model import decision_function
+from mainspring.workflows.model import check_stated_version
 
 PriorityName = Literal["high", "normal", "low"]
 PRIORITY_BY_NAME = {priority.name.lower(): priority for priority in Priority}
@@ -102,7 +102,7 @@ class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         if (self.retry, self.timeout, self.heartbeat, self.keep_unique) != (None, None, None, None):
             job.options = Options(self.retry, self.timeout, self.heartbeat, self.keep_unique)
         if self.version:
-            check_version(job.function, self.version)
+            check_stated_version(job.function, self.version)
             job.options = msgspec.structs.replace(job.options or Options(), version=self.version)
         if self.tags:
             job.options = msgspec.structs.replace(job.options or Options(), tags=check_tags(self.tags))
@@ -154,15 +154,6 @@ def check_seconds(options: msgspec.Struct, *names: str) -> None:
             raise UsageError(f"{name} is a number of seconds from 0 on, not {seconds}")
         if seconds == 0 and name in {"timeout", "heartbeat"}:
             raise UsageError(f"{name} is 0, which would end each attempt at once: leave it out for none")
-
-
-def check_version(function: bytes, version: str) -> None:
-    """Raise UsageError unless a workflow can have this version."""
-    name = name_of(function).decode("utf-8", "backslashreplace")
-    if not version.isprintable() or "@" in version or len(decision_function(DEFAULT, name, version)) > FUNCTION_LIMIT:
-        raise UsageError(
-            f"{version!r} is not a version of a workflow: give short printable text without @, such as '2'"
-        )
 
 
 def submission_problem(function: bytes, unique: bytes, payload: bytes, largest: int) -> Problem | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
 from mainspring.client.acts import RunActs
 from mainspring.client.connections import OnServers
+from mainspring.client.inbox import DEFAULT_SCHEMA, inbox_of
 from mainspring.client.job import Job
 from mainspring.client.options import check_child_policy, check_short, check_text, check_unique, refusal
 from mainspring.client.payload import encode_result
@@ -93,27 +94,82 @@ class Run(Job[R], RunActs):
         return answer
 
     @overload
-    def signal(self, signal: SignalType[T], value: T, *, request: str | None = None) -> None: ...
+    def signal(
+        self,
+        signal: SignalType[T],
+        value: T,
+        *,
+        request: str | None = None,
+        connection: Any = None,
+        schema: str = DEFAULT_SCHEMA,
+    ) -> None: ...
     @overload
-    def signal(self, signal: SignalType[None] | str, value: Any = None, *, request: str | None = None) -> None: ...
-    def signal(self, signal: SignalType[Any] | str, value: Any = None, *, request: str | None = None) -> None:
+    def signal(
+        self,
+        signal: SignalType[None] | str,
+        value: Any = None,
+        *,
+        request: str | None = None,
+        connection: Any = None,
+        schema: str = DEFAULT_SCHEMA,
+    ) -> None: ...
+    def signal(
+        self,
+        signal: SignalType[Any] | str,
+        value: Any = None,
+        *,
+        request: str | None = None,
+        connection: Any = None,
+        schema: str = DEFAULT_SCHEMA,
+    ) -> None:
         """Send a signal, and return when it is on disk.
 
         ``request`` is a text that identifies it: the run ignores repeated ones.
 
+        With ``connection``, a connection to the database of a PostgreSQL store as in the options of a task, the signal is part of
+        its transaction: a node passes it to the run after the commit, and sets it aside if the run takes no signals then.
+
         Raises PayloadError if the value does not have the signal's type, NotFoundError if there is no such run, and
         ConflictError if the run has ended or takes no more signals.
         """
+        if (inbox := inbox_of(connection, schema)) is not None:
+            inbox.signal(self.key, *encode_signal(signal, value), request, self._connections.namespace)
+            return
         self._connections.blocking().call(_SIGNAL, self._signal(signal, value, request))
 
     @overload
-    async def asignal(self, signal: SignalType[T], value: T, *, request: str | None = None) -> None: ...
+    async def asignal(
+        self,
+        signal: SignalType[T],
+        value: T,
+        *,
+        request: str | None = None,
+        connection: Any = None,
+        schema: str = DEFAULT_SCHEMA,
+    ) -> None: ...
     @overload
     async def asignal(
-        self, signal: SignalType[None] | str, value: Any = None, *, request: str | None = None
+        self,
+        signal: SignalType[None] | str,
+        value: Any = None,
+        *,
+        request: str | None = None,
+        connection: Any = None,
+        schema: str = DEFAULT_SCHEMA,
     ) -> None: ...
-    async def asignal(self, signal: SignalType[Any] | str, value: Any = None, *, request: str | None = None) -> None:
+    async def asignal(
+        self,
+        signal: SignalType[Any] | str,
+        value: Any = None,
+        *,
+        request: str | None = None,
+        connection: Any = None,
+        schema: str = DEFAULT_SCHEMA,
+    ) -> None:
         """Send a signal, like ``signal``."""
+        if (inbox := inbox_of(connection, schema)) is not None:
+            await inbox.asignal(self.key, *encode_signal(signal, value), request, self._connections.namespace)
+            return
         await self._connections.aio().call(_SIGNAL, self._signal(signal, value, request))
 
     def terminate(self, reason: str = "", *, children: ChildPolicy | None = None) -> None:

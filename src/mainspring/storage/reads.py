@@ -203,7 +203,7 @@ class Kind(NamedTuple):
     is_tried_again: bool = True
 
 
-KINDS: Final = ("schedule", "job", "run", "errand", "operation", "submission")
+KINDS: Final = ("schedule", "job", "run", "errand", "operation", "submission", "signal")
 """The names of all kinds: each has a measure from the start of a node on."""
 
 

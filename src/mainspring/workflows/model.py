@@ -24,6 +24,8 @@ import msgspec
 
 from mainspring import namespaces
 from mainspring.errors import UsageError
+from mainspring.ids import Handles
+from mainspring.jobs.model import FUNCTION_LIMIT
 from mainspring.namespaces import name_bytes, name_text
 from mainspring.sizes import CANNOT_READ
 from mainspring.workflows.history import ChildPolicy
@@ -130,6 +132,15 @@ def workflow_id_of(unique: bytes) -> str:
     return unique.decode("utf-8", "backslashreplace").replace("\0", "\\x00")
 
 
+def key_of(namespace: str, text: str) -> Key:
+    """Return the key of a run of a namespace from a handle, a run's handle or a workflow id."""
+    handle, _, run = text.rpartition("@")
+    if Handles.parse(handle.encode()) is not None and run.isdecimal() and len(run) <= 18:
+        return Key(run=int(run), namespace=namespace)
+    root = Handles.parse(text.encode())
+    return Key(job=root or 0, workflow_id=text if root is None else "", namespace=namespace)
+
+
 UNKNOWN_BUILD: Final = "?"
 """Stands in a run's list of failed builds for those of lost deciders: any connected one may be the one that crashes."""
 
@@ -186,6 +197,16 @@ def decode_about(about: bytes) -> About:
 def decision_function(namespace: str, name: str, version: str) -> bytes:
     """Return the function of the decision tasks of a workflow's version."""
     return f"{DECISION_PREFIX}{namespace}\x1f{name}@{version}".encode()
+
+
+def check_stated_version(function: bytes, version: str) -> None:
+    """Raise UsageError unless a workflow of this function can have this version."""
+    name = namespaces.name_of(function).decode("utf-8", "backslashreplace")
+    size = len(decision_function(namespaces.DEFAULT, name, version))
+    if not version.isprintable() or "@" in version or size > FUNCTION_LIMIT:
+        raise UsageError(
+            f"{version!r} is not a version of a workflow: give short printable text without @, such as '2'"
+        )
 
 
 def decisions_of(function: bytes) -> tuple[str, str, str] | None:

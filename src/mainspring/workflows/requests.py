@@ -9,6 +9,7 @@ The pure rules judge requests; operations of the store carry them.
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
@@ -294,6 +295,11 @@ class Signal(NamedTuple):
     input: bytes
     request: int = 0
     """A hash that identifies the request: a repeated one counts once. 0: none."""
+
+
+def request_number(text: str | None) -> int:
+    """Return the hash that identifies a request by its text; 0 for none."""
+    return 0 if text is None else int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) or 1
 
 
 RequestVerdict = Literal["recorded", "repeated", "unknown", "ambiguous", "closed", "full", "unread"]

@@ -28,6 +28,7 @@ from mainspring.workflows.observers import LongHistories, NewlyParked
 from mainspring.workflows.outbox import LOOK_KEY as ERRANDS
 from mainspring.workflows.outbox import ErrandLoop
 from mainspring.workflows.reading import LatestEvents
+from mainspring.workflows.sent_signals import SignalLoop
 from mainspring.workflows.store import (
     BeginRuns,
     BeginWaiting,
@@ -317,6 +318,16 @@ class WorkflowService:
             looks=lambda: is_shared and self.definitions.any() and first(ERRANDS),
             set_aside=self._set_aside,
         )
+        self._sent = SignalLoop(
+            commits,
+            reads,
+            clock,
+            paused=paused,
+            looks=lambda: is_shared and self.definitions.any() and first(ERRANDS),
+            set_aside=self._set_aside,
+            tasks=self._tasks,
+            paused_functions=self._paused,
+        )
         self._alarms = Alarms(
             commits,
             clock,
@@ -365,6 +376,7 @@ class WorkflowService:
         if not self._jobs.dispatch.paused:
             self._alarms.tick()
             self._errands.tick()
+            self._sent.tick()
             self.definitions.tick(self._builds.all)
         self._watch.tick()
 

@@ -129,6 +129,55 @@ class SignalRuns(Operation):
         self.rows = len(self.signals)
 
 
+class SentSignal(NamedTuple):
+    """A signal that a user has sent in a transaction of their own."""
+
+    number: int
+    """The order of the sends."""
+    namespace: str
+    run: str
+    """A handle or a workflow id."""
+    name: str
+    request: str
+    """A text that identifies the request; empty for none."""
+    input: bytes
+
+
+class SentSignals(NamedTuple):
+    """The answer to FindSentSignals."""
+
+    signals: Sequence[SentSignal]
+    refused: int
+    """How many refused ones the store has, since when (microseconds of wall time), and the reason of the last one."""
+    since_us: int = 0
+    reason: str = ""
+
+
+class FindSentSignals(Query[SentSignals], frozen=True):
+    """Read the first signals that users have sent in transactions of their own, without some."""
+
+    aside: tuple[int, ...] = ()
+    """Numbers."""
+
+
+class DeliverSignals(Operation):
+    """Pass on sent signals that are still stored, and delete them. Those that no run takes are refused: they get a reason.
+
+    Outcome: for each signal whose run this node cannot read, by its number, the reason. It stays stored.
+    """
+
+    phase = Phase.SLICES
+    sent: Sequence[SentSignal]
+    now_us: int
+    tasks: Container[bytes] = ()
+    """As of `SignalRuns`, like ``paused``."""
+    paused: Container[bytes] = ()
+
+    def __post_init__(self) -> None:
+        self.rows = 2 * len(self.sent)
+        self.size = sum(len(one.input) + 200 for one in self.sent)
+
+
 class RequestCancelRun(Acting):
     """Ask a run to cancel itself; one that has not begun is cancelled. Outcome: ``Reached``."""
 

@@ -15,7 +15,7 @@ from tests.unit.faces.rest.a_server import whole_node
 
 from mainspring import App, namespaces
 from mainspring.api.nodes import ShowStatus
-from mainspring.client import submission
+from mainspring.client import inbox
 from mainspring.engines.postgres import submitting
 from mainspring.events import Pending, Settled
 from mainspring.faces.web import Measure
@@ -92,7 +92,7 @@ def test_a_submission_has_the_key_of_the_client(database: str) -> None:
             function = App().function("f").options(concurrency_key=_key, timeout=5)
             for payload in (b"1", b"2"):
                 request = function._request((payload,), {})  # noqa: SLF001 - what a user submits, without a session
-                values = submission._values(request, function._options, "default")  # noqa: SLF001 - the row itself is looked at
+                values = inbox._values(request, function._options, "default")  # noqa: SLF001 - the row itself is looked at
                 await insert(other, payload=payload, options=values[-1])
             await take(one)
             want = ops.ClaimRequest(b"f", 9)
@@ -451,7 +451,7 @@ def test_a_user_chooses_neither_the_id_nor_a_time_to_come(database: str) -> None
         Options(run=(5, 1), ref=3),
         Options(schedule="nightly", fire_us=1),
         Options(owner=("bulk", "1")),
-        Options(reducer=b"r", forget=True, version="2"),
+        Options(reducer=b"r", forget=True),
     ],
     ids=["run", "schedule", "owner", "others"],
 )
@@ -474,8 +474,10 @@ def test_a_submission_cannot_pretend_to_be_made_by_a_node(database: str, forged:
         Options(retry=Retry(max_attempts=2**40)),
         Options(key=b"\xff"),
         Options(key=bytes(256)),
+        Options(version="a@b"),
+        Options(version="2" * 600),
     ],
-    ids=["nan", "inf", "negative", "attempts", "text", "long"],
+    ids=["nan", "inf", "negative", "attempts", "text", "long", "version", "long version"],
 )
 def test_invalid_options_are_left_out(database: str, options: Options) -> None:
     async def test() -> None:

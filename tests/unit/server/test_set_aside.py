@@ -163,7 +163,7 @@ def test_one_object_of_each_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert await all_named()
         measures = {one.name: one.samples for one in built.metrics.figures()}
         measured = {labels["kind"]: number for labels, number, *_ in measures["mainspring_set_aside"]}
-        assert measured.pop("submission") == 0.0  # of PostgreSQL alone
+        assert [measured.pop(kind) for kind in ("submission", "signal")] == [0.0, 0.0]  # of PostgreSQL alone
         assert measured == {"schedule": 0.0, "job": 1.0, "run": 1.0, "errand": 0.0, "operation": 1.0}
         assert (await ask(built, ShowRun(Key(run=objects.other)))).state.timers == {}
         objects.repair()

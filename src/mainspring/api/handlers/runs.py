@@ -33,7 +33,7 @@ from mainspring.sizes import PAGE
 from mainspring.storage.engine import Page as StoredPage
 from mainspring.storage.reads import REMEDY
 from mainspring.workflows.history_json import event_to_json, swf_event
-from mainspring.workflows.model import Key, Status
+from mainspring.workflows.model import Key, Status, key_of
 from mainspring.workflows.store import ListRuns, ShownRun, Unbegun
 
 if TYPE_CHECKING:
@@ -73,11 +73,7 @@ class RunLookup:
         """Return the key of a run of a namespace from its text. Raises ApiError."""
         if not 0 < len(text.encode()) <= KEY_LIMIT:
             raise ApiError(Code.INVALID, "a run has a handle, such as H:node:1000000000001, or a workflow id: give one")
-        handle, _, run = text.rpartition("@")
-        if self._service.handles.parse(handle.encode()) is not None and run.isdecimal() and len(run) <= 18:
-            return Key(run=int(run), namespace=namespace)
-        root = self._service.handles.parse(text.encode())
-        return Key(job=root or 0, workflow_id=text if root is None else "", namespace=namespace)
+        return key_of(namespace, text)
 
     def run_id(self, text: str) -> int:
         """Return the number of the run that a page continues after. Raises ApiError."""

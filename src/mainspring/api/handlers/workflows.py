@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import UNSET
@@ -162,7 +161,7 @@ class WorkflowCalls:
             self._runs.key(request.namespace, request.key),
             request.name,
             _value(request),
-            _request_key(request.request),
+            requests.request_number(request.request),
         )
         if "\0" in request.name:
             raise ApiError(Code.INVALID, f"the name of the signal, {request.name!r}, has a NUL: leave it out")
@@ -171,7 +170,7 @@ class WorkflowCalls:
         return await self._reached(request, await self._workflows.requests.signal(signal))
 
     async def _cancel(self, request: CancelRun, call: Call) -> ReachedRun:
-        key, number = self._runs.key(request.namespace, request.key), _request_key(request.request)
+        key, number = self._runs.key(request.namespace, request.key), requests.request_number(request.request)
         act = call.act(request.reason)
         return await self._reached(
             request, await self._workflows.requests.request_cancel(key, request.reason, number, act)
@@ -272,11 +271,6 @@ def _value(request: SignalRun) -> bytes:
     if request.payload is not UNSET:
         return request.payload
     return b"" if request.value is UNSET else checked_levels(bytes(request.value))
-
-
-def _request_key(text: str | None) -> int:
-    """Return the hash that identifies a request; 0 for none."""
-    return 0 if text is None else int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) or 1
 
 
 class Table(Protocol):

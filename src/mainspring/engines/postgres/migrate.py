@@ -11,8 +11,8 @@ migration is interrupted, it is run again from its first statement.
 
 A role that submits executes a function of the store, and touches no table. ``submit`` runs with the rights of its caller and
 calls one of two functions that run with those of the store's owner: ``submit_anywhere``, or the one of a single namespace,
-which is created here. So PostgreSQL itself decides by the functions that a role may execute, also in triggers and for roles
-that others have set.
+which is created here. ``signal`` does the same for signals to runs. So PostgreSQL itself decides by the functions that a role
+may execute, also in triggers and for roles that others have set.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import itertools
 import re
 import zlib
 from enum import Enum
@@ -257,9 +258,43 @@ def described(rows: Iterable[Record]) -> str:
 
 ANYWHERE: Final = "*"
 """Stands for all namespaces."""
-_ARGUMENTS: Final = "bytea, bytea, bytea, int, float8, float8, float8, bytea"
-"""The types of the arguments of all functions that submit, before the namespace."""
-_ARGUMENT_NAMES: Final = ("function", "payload", "uniq", "priority", "delay", "run_at", "expires", "options")
+
+
+class _Act(NamedTuple):
+    """What roles may do in their own transactions: a function for all namespaces, and one for each."""
+
+    name: str
+    arguments: Mapping[str, str]
+    """The arguments before the namespace, with their types."""
+    returns: str
+    comment: str
+
+    @property
+    def types(self) -> str:
+        return ", ".join(self.arguments.values())
+
+
+_SUBMIT: Final = _Act(
+    "submit",
+    {
+        "function": "bytea",
+        "payload": "bytea",
+        "uniq": "bytea",
+        "priority": "int",
+        "delay": "float8",
+        "run_at": "float8",
+        "expires": "float8",
+        "options": "bytea",
+    },
+    "text",
+    "Submits in the namespace",
+)
+_SIGNAL: Final = _Act(
+    "signal",
+    {"run": "text", "name": "text", "input": "bytea", "request": "text"},
+    "void",
+    "Signals runs of the namespace",
+)
 
 
 class Runs(Enum):
@@ -288,14 +323,16 @@ FUNCTIONS: Final[Mapping[str, Runs]] = {
     "submit_1": Runs.OWNER,
     "submit": Runs.SUBMITTERS,
     "submit_anywhere": Runs.ANYWHERE,
+    "signal": Runs.SUBMITTERS,
+    "signal_anywhere": Runs.ANYWHERE,
 }
 """Each function of the schema, beside those of single namespaces (`function_of`). A migration that adds one takes it from
 ``PUBLIC``, which has the right by default, and declares it here: the tests attack each one as each role."""
 
 
-def submit_function_of(namespace: str) -> str:
-    """Return the name of the function that submits in one namespace, as ``submit`` computes it too."""
-    return f"submit_{hashlib.sha256(namespace.encode()).hexdigest()[:32]}"
+def function_of(act: str, namespace: str) -> str:
+    """Return the name of the function that submits or signals in one namespace, as ``submit`` and ``signal`` compute it too."""
+    return f"{act}_{hashlib.sha256(namespace.encode()).hexdigest()[:32]}"
 
 
 async def grant_submit(connection: Connection[Record], schema: str, role: str, permitted: Sequence[str]) -> list[str]:
@@ -327,16 +364,16 @@ async def grant_submit(connection: Connection[Record], schema: str, role: str, p
 
 async def _statements(connection: Connection[Record], schema: str, role: str, permitted: Sequence[str]) -> list[str]:
     to, at = quoted(role), quoted(schema)
-    wanted = {f"submit({_ARGUMENTS}, text)"}
+    wanted = {f"{act.name}({act.types}, text)" for act in (_SUBMIT, _SIGNAL)}
     statements = [f"GRANT USAGE ON SCHEMA {at} TO {to}"]
-    for namespace in sorted(set(permitted)):
+    for namespace, act in itertools.product(sorted(set(permitted)), (_SUBMIT, _SIGNAL)):
         if namespace == ANYWHERE:
-            wanted.add(f"submit_anywhere({_ARGUMENTS}, text)")
+            wanted.add(f"{act.name}_anywhere({act.types}, text)")
             continue
-        name = submit_function_of(namespace)
-        wanted.add(f"{name}({_ARGUMENTS})")
-        if await connection.fetchval("SELECT to_regprocedure($1) IS NULL", f"{name}({_ARGUMENTS})"):
-            statements += _creation(at, name, namespace)
+        name = function_of(act.name, namespace)
+        wanted.add(f"{name}({act.types})")
+        if await connection.fetchval("SELECT to_regprocedure($1) IS NULL", f"{name}({act.types})"):
+            statements += _creation(at, act, name, namespace)
     statements += [f"GRANT EXECUTE ON FUNCTION {at}.{function} TO {to}" for function in sorted(wanted)]
     functions = await connection.fetch(
         "SELECT proname || '(' || replace(replace(oidvectortypes(proargtypes), 'integer', 'int'), 'double precision', 'float8')"
@@ -362,14 +399,15 @@ async def _statements(connection: Connection[Record], schema: str, role: str, pe
     return statements
 
 
-def _creation(at: str, name: str, namespace: str) -> list[str]:
+def _creation(at: str, act: _Act, name: str, namespace: str) -> list[str]:
     """Return the statements that create the function of a namespace, which only its owner may execute at first."""
-    named = ", ".join(map(" ".join, zip(_ARGUMENT_NAMES, _ARGUMENTS.split(", "), strict=True)))
-    function = f"{at}.{name}({_ARGUMENTS})"
+    named = ", ".join(map(" ".join, act.arguments.items()))
+    marks = ", ".join(f"${number}" for number in range(1, len(act.arguments) + 1))
+    function = f"{at}.{name}({act.types})"
     create = (
-        f"CREATE FUNCTION {at}.{name}({named}) RETURNS text LANGUAGE sql SECURITY DEFINER"
+        f"CREATE FUNCTION {at}.{name}({named}) RETURNS {act.returns} LANGUAGE sql SECURITY DEFINER"
         f" SET search_path = pg_catalog, {at}, pg_temp"
-        f" AS $$ SELECT submit_anywhere($1, $2, $3, $4, $5, $6, $7, $8, '{namespace}') $$"
+        f" AS $$ SELECT {act.name}_anywhere({marks}, '{namespace}') $$"
     )
-    comment = f"COMMENT ON FUNCTION {function} IS 'Submits in the namespace {namespace}'"
+    comment = f"COMMENT ON FUNCTION {function} IS '{act.comment} {namespace}'"
     return [create, f"REVOKE ALL ON FUNCTION {function} FROM PUBLIC", comment]

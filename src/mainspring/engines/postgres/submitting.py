@@ -29,6 +29,7 @@ from mainspring.jobs.user_data import check_tags, indexed_tags
 from mainspring.namespaces import SEPARATOR, namespace_of
 from mainspring.resources.rules import MAX_CONCURRENCY_KEY_BYTES
 from mainspring.sizes import CANNOT_READ
+from mainspring.workflows.model import check_stated_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -474,7 +475,7 @@ async def _inbox_jobs(tx: Transaction, records: Sequence[Record]) -> tuple[list[
         if SEPARATOR in name and key_of(*columns(name)) != name:
             refused[job_id] = "its function is one of a node's own"
             continue
-        job_options, key, fault = _inbox_options(options)
+        job_options, key, fault = _inbox_options(options, name)
         if fault:
             options_faults.append((job_id, fault))
         jobs.append(
@@ -520,7 +521,7 @@ def _outside(name: bytes) -> bytes:
     return namespaces.DEFAULT.encode() + SEPARATOR + name
 
 
-def _inbox_options(data: bytes | None) -> tuple[Options | None, bytes, str]:
+def _inbox_options(data: bytes | None, function: bytes) -> tuple[Options | None, bytes, str]:
     """Decode a submission's options, and its key; the last part is the fault of invalid ones, which are left out.
 
     A user sets options and nothing else: only nodes record that a job is part of a schedule, of a run or of an operation.
@@ -537,7 +538,16 @@ def _inbox_options(data: bytes | None) -> tuple[Options | None, bytes, str]:
             seconds = getattr(given, name)
             if seconds is not None and (not 0 <= seconds < MAX_WAIT or (not seconds and name != "keep_unique")):
                 raise UsageError(f"{name} is {seconds}, and takes a number of seconds up to a century")  # noqa: TRY301
-        options = Options(given.retry, given.timeout, given.heartbeat, given.keep_unique, tags=check_tags(given.tags))
+        if given.version:
+            check_stated_version(function, given.version)
+        options = Options(
+            given.retry,
+            given.timeout,
+            given.heartbeat,
+            given.keep_unique,
+            version=given.version,
+            tags=check_tags(given.tags),
+        )
         return options, _checked_key(key), "" if options == replace(given, tags=options.tags) else FORGED
     except (*CANNOT_READ, UsageError) as error:
         return None, b"", str(error)

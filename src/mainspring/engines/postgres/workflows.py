@@ -14,8 +14,9 @@ first. One node at a time does errands (`has_errand_turn`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.engines.postgres import submitting
 from mainspring.engines.postgres.connections import OvertakenError
 from mainspring.engines.postgres.lists import find_stored
 from mainspring.engines.postgres.partitions import Histories
@@ -24,20 +25,21 @@ from mainspring.engines.postgres.transaction import known_ids
 from mainspring.engines.sql.workflows import RunWrites, WorkflowSlice, appended_row, find_alarms
 from mainspring.jobs.owners import Ended
 from mainspring.jobs.slices import of_kind, settled_keys
-from mainspring.workflows import cross_run, outbox, unit
+from mainspring.workflows import cross_run, outbox, sent_signals, unit
 from mainspring.workflows import store as ops
 from mainspring.workflows.cross_run import RecordEnd
 from mainspring.workflows.definitions import RemoveDefinition
 from mainspring.workflows.draft import tried_by
+from mainspring.workflows.sent_signals import deliver, signal_of
 from mainspring.workflows.unit import WorkflowUnit
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from mainspring.engines.postgres.transaction import Transaction
     from mainspring.jobs.model import Job
     from mainspring.jobs.owners import Notice
-    from mainspring.storage.engine import Operation, Plan
+    from mainspring.storage.engine import Meter, Operation, Plan
     from mainspring.workflows.cross_run import Errand, ErrandsAside
     from mainspring.workflows.model import Definition, Key, Limits
     from mainspring.workflows.observers import RunObserver
@@ -47,8 +49,13 @@ if TYPE_CHECKING:
     from mainspring.workflows.tables import EarlySignals, StoredRun, Writes
 
 
+WRITES: Final = unit.WRITES | {ops.DeliverSignals}
+
+
 async def _find_job(tx: Transaction, job_id: int, namespace: str) -> Job | None:
-    return (await find_stored(tx, [job_id], namespace)).get(job_id)
+    # In this order, so that a job is found which another node moves out of the inbox meanwhile.
+    waiting = await submitting.peek(tx, [job_id], namespace)
+    return waiting[0] if waiting else (await find_stored(tx, [job_id], namespace)).get(job_id)
 
 
 class Wanted:
@@ -244,6 +251,23 @@ class PostgresRuns(RunWrites, PostgresGround):
         name = signal.name.replace("\0", "\\x00")  # of another run: requests of clients have none
         await super().add_early(job, signals, signal._replace(name=name))
 
+    # ---- signals that users have sent ----
+
+    async def lock_sent(self, numbers: Iterable[int]) -> set[int]:
+        """Lock sent signals; return the numbers of those that are still stored."""
+        return {number for (number,) in await self._sql.fetch("lock_sent", sorted(numbers))}
+
+    async def joined(self, jobs: Iterable[int]) -> dict[int, int]:
+        """Return the jobs that submissions in users' own transactions have joined, by the ids of the submissions."""
+        return await submitting.aliases(self._tx, jobs)
+
+    async def settle_sent(self, gone: Collection[int], refused: Mapping[int, str]) -> None:
+        """Delete sent signals, and keep refused ones with the reasons."""
+        if refused:
+            reasons = [reason[:1000] for reason in refused.values()]
+            await self._sql.fetch("refuse_signals", list(refused), reasons)
+        await self._sql.execute("forget_sent", sorted(gone))
+
     # ---- errands ----
 
     async def take_errands(self, after: int) -> list[Errand] | None:
@@ -275,13 +299,17 @@ class PostgresWorkflowUnit(WorkflowUnit):
     ) -> None:
         super().__init__(tables, cache, limits, observers, errands_aside)
         self._runs = tables
+        self._sent: set[int] = set()
+        """The sent signals that the group has locked."""
+        self._joined: dict[int, int] = {}
+        """The jobs that submissions have joined which these signals name."""
 
     async def lock(self, plan: Plan) -> None:
         """Lock the runs that the group will change, as far as its operations show."""
         tables, wanted = self._runs, Wanted()
         wanted.runs |= settled_keys(plan, unit.KIND)
         for kind in plan:
-            if kind in unit.WRITES:
+            if kind in WRITES:
                 for operation in of_kind(plan, kind):
                     await self._name(operation, wanted)
         if ops.SaveDefinitions in plan or RemoveDefinition in plan:
@@ -301,6 +329,12 @@ class PostgresWorkflowUnit(WorkflowUnit):
             case ops.SignalRuns():
                 for signal in operation.signals:
                     wanted.add(signal.key)
+            case ops.DeliverSignals():
+                self._sent |= await self._runs.lock_sent(one.number for one in operation.sent)
+                keys = [signal_of(one).key for one in operation.sent]
+                self._joined |= await self._runs.joined(key.job for key in keys)
+                for key in keys:
+                    wanted.add(key._replace(job=self._joined.get(key.job, key.job)))
             case ops.RequestCancelRun() | ops.TerminateRun() | ops.MoveRun():
                 wanted.add(operation.key)
             case ops.UnparkRuns() if operation.key is not None:
@@ -317,6 +351,14 @@ class PostgresWorkflowUnit(WorkflowUnit):
                     wanted.add_errand(errand)
             case _:
                 pass
+
+    async def run(self, operation: Operation) -> Callable[[], Any]:
+        if not isinstance(operation, ops.DeliverSignals):
+            return await super().run(operation)
+        sent = [one for one in operation.sent if one.number in self._sent]
+        refused, unread = await deliver(self._changes, sent, self._joined, operation)
+        await self._runs.settle_sent([one.number for one in sent if one.number not in unread], refused)
+        return lambda: unread
 
     async def follow(self, notices: Sequence[Notice]) -> None:
         """Record the ends of jobs. Those of runs that another group has become errands."""
@@ -341,9 +383,17 @@ class PostgresWorkflowSlice(WorkflowSlice):
     """The slice on this engine."""
 
     unit_kind = PostgresWorkflowUnit
+    writes = WRITES
 
     def __init__(self, *, cache: RunCache | None = None, limits: Limits | None = None) -> None:
         super().__init__(_tables_of, _find_job, {ops.FindAlarms: find_alarms}, cache, limits)
+        self.readers[ops.FindSentSignals] = _find_sent
+
+
+async def _find_sent(tx: Transaction, query: ops.FindSentSignals, _: Meter) -> ops.SentSignals:
+    rows = await tx.sql.fetch("sent_signals", list(query.aside), sent_signals.MOST, sent_signals.MOST_BYTES)
+    number, since_us, reason = await tx.sql.first("refused_signals")
+    return ops.SentSignals([ops.SentSignal(*row) for row in rows], number, since_us or 0, reason or "")
 
 
 def _tables_of(tx: Transaction) -> Any:

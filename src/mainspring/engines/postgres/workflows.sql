@@ -14,7 +14,7 @@ WITH locked AS MATERIALIZED (
     WHERE id = ANY (ARRAY(
         SELECT unnest($1::bigint[])
         UNION ALL
-        SELECT r.id FROM runs_open AS r WHERE r.id <> r.root AND r.status = 0 AND r.root = ANY ($2::bigint[])
+        SELECT r.id FROM runs_open AS r WHERE r.id <> r.root AND r.status <> 5 AND r.root = ANY ($2::bigint[])
         UNION ALL
         SELECT r.id FROM unnest($3::text[], $4::text[]) AS named (namespace, workflow_id)
         CROSS JOIN LATERAL (
@@ -133,3 +133,36 @@ WHERE run {among($1)} AND (written_us < 1 OR written_us >= (extract(epoch FROM n
 
 -- name: next_runs
 SELECT max(id), array_agg(id) FROM (SELECT id FROM runs WHERE id > $1 ORDER BY id LIMIT $2) AS following;
+
+-- ---- signals that users send in transactions of their own ----
+
+-- part: sent
+number, namespace, run, name, request, input;
+
+-- The first signals, up to a number and up to a number of bytes; the first one always. `length` reads no value.
+-- name: sent_signals
+WITH first AS MATERIALIZED (
+    SELECT number, length(input) AS size FROM sent_signals WHERE number <> ALL ($1::bigint[]) ORDER BY number LIMIT $2
+)
+SELECT {sent} FROM sent_signals WHERE number = ANY (ARRAY(
+    SELECT number FROM (SELECT number, size, sum(size) OVER (ORDER BY number) AS total FROM first) AS added
+    WHERE total - size = 0 OR total <= $3)) ORDER BY number;
+
+-- name: lock_sent
+SELECT number FROM sent_signals WHERE number = ANY ($1::bigint[]) ORDER BY number FOR UPDATE;
+
+-- name: forget_sent
+DELETE FROM sent_signals WHERE number = ANY ($1::bigint[]);
+
+-- Of refused ones, the newest 1,000 are kept.
+-- name: refuse_signals
+WITH gone AS (
+    DELETE FROM refused_signals WHERE number <= (SELECT max(number) - 1000 FROM refused_signals)
+)
+INSERT INTO refused_signals (reason, {sent})
+SELECT reason, {sent}
+FROM unnest($1::bigint[], $2::text[]) AS s (of, reason)
+CROSS JOIN LATERAL (SELECT {sent} FROM sent_signals WHERE number = ANY (ARRAY[of])) AS sent;
+
+-- name: refused_signals
+SELECT count(*), min(at_us), (SELECT reason FROM refused_signals ORDER BY number DESC LIMIT 1) FROM refused_signals;

@@ -154,9 +154,7 @@ SELECT id FROM runs WHERE id >= $2 AND {matching_runs};
 -- name: few_named
 SELECT id FROM {open_runs} {index(runs_open)} WHERE {run_is_open} AND namespace = $1 AND workflow_id = $2
 UNION ALL
-SELECT * FROM (
-    SELECT id FROM runs {index(runs_named)}
-    WHERE {run_is_closed} AND namespace = $1 AND workflow_id = $2 ORDER BY id DESC LIMIT $3) AS few;
+SELECT * FROM (SELECT id FROM runs {index(runs_named)} WHERE {run_is_closed} AND namespace = $1 AND workflow_id = $2 LIMIT $3) AS few;
 
 -- name: few_parked
 SELECT id FROM {open_runs} {index(runs_parked)} WHERE parked_us IS NOT NULL AND namespace = $1 LIMIT $2;

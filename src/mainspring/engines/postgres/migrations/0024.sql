@@ -37,6 +37,7 @@ CREATE TABLE runs (
 CREATE INDEX runs_named ON runs (namespace, workflow_id, closed_us) WHERE status > 0;
 -- The last runs of chains, by their root jobs: those that no other run continues. Most runs continue none, and are not in the index.
 CREATE INDEX runs_links ON runs (root) WHERE id <> root AND status <> 5;
+-- A planner that knows no rows yet must not take it for a workflow id: such queries do not have the first condition.
 CREATE INDEX runs_closed ON runs (namespace, closed_us, id) WHERE closed_us > 0;
 
 -- Most changes of an open run touch no column that has an index, and find room on its page.
