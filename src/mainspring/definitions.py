@@ -240,6 +240,8 @@ class Workflow(Submission[P, R]):
         """Return None: inside of workflows, a run is a child."""
 
     def _submit_inside(self, calls: WorkflowCalls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Job[R]:
+        if self._inbox is not None:
+            raise UsageError(f"{self.name}: a child begins with a decision of its parent: leave connection out")
         unique = self.unique_of(args, kwargs)
         call = ChildCall(self.name, self._codec, self._options, unique, self._connections, self._decode)
         child: Job[R] = calls.start_child(call, args, kwargs)

@@ -57,7 +57,8 @@ def migrate(
         str | None,
         plain(
             "--grant-submit",
-            "Let a role of PostgreSQL submit jobs in its transactions, and nothing else; print the statements that do it.",
+            "Let a role of PostgreSQL submit jobs and signal runs in its transactions, and nothing else; print the statements"
+            " that do it.",
             metavar="ROLE",
         ),
     ] = None,
@@ -78,7 +79,8 @@ def migrate(
     of the previous version can run during the update, unless the release notes say otherwise. On ZooKeeper, the command creates
     the chroot and the permanent nodes of the tree.
 
-    With --grant-submit it also gives a role of PostgreSQL the right to submit in transactions. Repeating it changes nothing.
+    With --grant-submit it also gives a role of PostgreSQL the right to submit in transactions, and to signal runs. Repeating it
+    changes nothing.
 
     EXAMPLES
       mainspring migrate --store postgresql://mainspring@db.example/jobs
