@@ -113,7 +113,7 @@ class Inbox:
 def inbox_of(connection: Any, schema: str) -> Inbox | None:
     """Return the inbox for the options ``connection`` and ``schema``; None without a connection. Raises UsageError."""
     if connection is None and schema != DEFAULT_SCHEMA:
-        raise UsageError("schema is that of a connection's database: give connection= too")
+        raise UsageError("schema needs a connection to submit or signal with: give connection= too")
     return None if connection is None else Inbox(connection, schema)
 
 
