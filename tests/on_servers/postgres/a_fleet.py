@@ -157,7 +157,7 @@ class Node:
         return counts
 
     def row(self, counter: int, **values: Any) -> NodeRow:
-        return NodeRow(term=self.term, name=self.name, counter=counter, mail=True, **values)
+        return NodeRow(term=self.term, name=self.name, counter=counter, mail=True, runs=True, **values)
 
 
 @contextlib.asynccontextmanager
