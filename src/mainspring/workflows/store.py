@@ -154,10 +154,10 @@ class SentSignals(NamedTuple):
 
 
 class FindSentSignals(Query[SentSignals], frozen=True):
-    """Read the first signals that users have sent in transactions of their own, without some."""
+    """Read the first signals that users have sent in transactions of their own."""
 
     aside: tuple[int, ...] = ()
-    """Numbers."""
+    """The numbers of some that wait, and with them all to their runs."""
 
 
 class DeliverSignals(Operation):

@@ -197,11 +197,12 @@ def test_a_signal_to_a_run_that_this_version_cannot_read_stays(database: str) ->
             assert len(unread) == 1
             assert await signals(one, last) == [("paid", b"2")]
             assert [one.input for one in (await sent(one)).signals] == [b"1"]
-            assert (await sent(one, *unread)).signals == []
+            await other.execute(SIGNAL, f"H:n1:{run}", "paid", b"3")
+            assert (await sent(one, *unread)).signals == [], "none overtakes another"
             assert await refused(other) == []
             await other.execute("UPDATE runs SET parking = NULL")
             assert await deliver(one) == {}
-            assert await signals(one, run) == [("paid", b"1")]
+            assert await signals(one, run) == [("paid", b"1"), ("paid", b"3")]
 
     asyncio.run(test())
 

@@ -139,10 +139,13 @@ SELECT max(id), array_agg(id) FROM (SELECT id FROM runs WHERE id > $1 ORDER BY i
 -- part: sent
 number, namespace, run, name, request, input;
 
--- The first signals, up to a number and up to a number of bytes; the first one always. `length` reads no value.
+-- The first signals, up to a number and up to a number of bytes; the first one always. `length` reads no value. Those behind one
+-- that is set aside for its run wait with it, so that none overtakes another.
 -- name: sent_signals
 WITH first AS MATERIALIZED (
-    SELECT number, length(input) AS size FROM sent_signals WHERE number <> ALL ($1::bigint[]) ORDER BY number LIMIT $2
+    SELECT number, length(input) AS size FROM sent_signals
+    WHERE (namespace, run) NOT IN (SELECT namespace, run FROM sent_signals WHERE number = ANY ($1::bigint[]))
+    ORDER BY number LIMIT $2
 )
 SELECT {sent} FROM sent_signals WHERE number = ANY (ARRAY(
     SELECT number FROM (SELECT number, size, sum(size) OVER (ORDER BY number) AS total FROM first) AS added
