@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.memory.workflows import MemoryRuns, MemoryWorkflowSlice
-from mainspring.workflows.store import HasErrands, RunRow
+from mainspring.workflows.store import FindSentSignals, HasErrands, RunRow, SentSignals
 from mainspring.workflows.unit import WorkflowUnit
 
 if TYPE_CHECKING:
@@ -46,10 +46,19 @@ async def has_errands(tables: Tables, query: HasErrands, _: Meter) -> bool:
     return any(number > query.after for number in tables.errands)
 
 
+async def no_sent_signals(tables: Tables, query: FindSentSignals, _: Meter) -> SentSignals:
+    """Return none: only users with SQL send signals in their transactions."""
+    del tables, query
+    return SentSignals([], 0, 0, "")
+
+
+READERS: dict[Any, Any] = {HasErrands: has_errands, FindSentSignals: no_sent_signals}
+
+
 class SharedWorkflowSlice(MemoryWorkflowSlice):
     """The slice of one node."""
 
-    readers = MappingProxyType({**MemoryWorkflowSlice.readers, HasErrands: has_errands})  # type: ignore[misc] # of a shared store
+    readers = MappingProxyType({**MemoryWorkflowSlice.readers, **READERS})  # type: ignore[misc] # of a shared store
 
     def unit(self, tx: Transaction) -> WorkflowUnit:
         return WorkflowUnit(SharedRuns(tx), self.cache, self._limits, self._observers, self._errands_aside)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from mainspring.jobs.held import Worker
+    from mainspring.workflows.service import WorkflowService
     from tests.simulation.wires import Wire
 
     from .clocks import MachineClock
@@ -51,6 +52,8 @@ class FleetLife:
 
     It performs one errand at a time: it starts, keeps its lease, and leaves at the end.
     """
+
+    workflows: WorkflowService | None = None
 
     def __init__(self, name: str, way: Way, clock: MachineClock, chance: Random, fleet: FleetSettings, **options: Any):
         self.name = name
@@ -101,14 +104,17 @@ class FleetLife:
             earlier=self._tick_at,
             shared=self.fleet.shared,
             **self._options,
+            **self._run_options(),
         )
         opened = await way.open(self._settings.name, lambda function: function(), self.service.lifecycle)
         handles.use_names(opened.nodes)
         self.service.begin(opened.term)
         self.service.settling._chance = self.chance.random
+        self._add()
         jobs = JobCalls(self.service)
         submits = SubmitCalls(self.service, largest=way.max_value)
-        self.api = Api(jobs.handlers, JobChangeCalls(self.service, submits, largest=way.max_value).handlers)
+        changes = JobChangeCalls(self.service, submits, largest=way.max_value)
+        self.api = Api(jobs.handlers, changes.handlers, *self._handlers(jobs, submits))
         self.face = GearmanFace(
             self.service,
             peers,
@@ -116,8 +122,8 @@ class FleetLife:
             api=self.api,
             job_calls=jobs,
             shut_down=lambda _: None,
+            workflows=self.workflows,
         )
-        self._add()
         fenced = self.service.assigner.fenced
 
         def count() -> None:
@@ -128,7 +134,7 @@ class FleetLife:
         await self.fleet.start(self.service, opened.term, sent_at)
         self._next_step = clock.monotonic()
         looked = list[object]()
-        self.service.startup.run(looked.append, looked.append)
+        self._look(looked)
         self._check()
         await Moment(lambda: bool(looked))
         if isinstance(looked[0], StoreError):
@@ -137,8 +143,21 @@ class FleetLife:
         self.ready = self._ticks = True
         self._next_tick = clock.monotonic()
 
+    def _run_options(self) -> dict[str, Any]:
+        """Return the options of the jobs of a node with workflows."""
+        return {}
+
     def _add(self) -> None:
         """Create other slices of the node."""
+
+    def _handlers(self, jobs: JobCalls, submits: SubmitCalls) -> list[Any]:
+        """Return the calls of other slices."""
+        del jobs, submits
+        return []
+
+    def _look(self, looked: list[object]) -> None:
+        """Read what the node needs before it serves; at the end append something to the list."""
+        self.service.startup.run(looked.append, looked.append)
 
     def _begin(self) -> None:
         """Start the other slices, before the node accepts connections."""
@@ -256,4 +275,4 @@ class FleetLife:
     # ---- inspection ----
 
     def workers(self) -> list[Worker]:
-        return [wire.peer.worker for wire in self.wires if wire.peer.worker is not None]
+        return [worker for wire in self.wires for worker in wire.peer.workers]

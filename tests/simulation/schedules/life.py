@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.errors import StoreError, StoreFencedError
 from mainspring.schedules.service import ScheduleService
+from tests.simulation.fleet.attended import Attended
 from tests.simulation.fleet.life import FleetLife
 from tests.simulation.fleet.store import Way
 
 from .history import ScheduleHistory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
 
     from mainspring.ids import NodeId
     from mainspring.jobs.model import Job
     from mainspring.jobs.slices import JobLifecycle
-    from mainspring.jobs.store import Withdrawn
     from mainspring.storage.engine import Committed, Opened
 
 
@@ -56,56 +56,20 @@ class ScheduleWay(Way):
         committed(outcomes)
 
 
-class _Attended:
-    """Passes the effects of groups to the history at once, and to the node when it is notified of the group."""
+class _Attended(Attended):
+    """Passes the effects of groups to the history at once."""
 
     def __init__(self, following: JobLifecycle, way: ScheduleWay) -> None:
-        self._following = following
+        super().__init__(following)
         self._way = way
-        self._reserved: list[Job] = []
-        self._pending: list[Callable[[], None]] = []
-
-    def next_id(self) -> int:
-        return self._following.next_id()
-
-    def reserve(self, job: Job, term: int) -> bool:
-        if not self._following.reserve(job, term):
-            return False
-        self._reserved.append(job)
-        return True
 
     def stored(self, jobs: Sequence[Job]) -> None:
         self._way._history_of_schedules.created += jobs
-        self._pending.append(lambda: self._following.stored(jobs))
+        super().stored(jobs)
 
     def dropped(self, jobs: Sequence[Job]) -> None:
         self._way._history_of_schedules.joining += jobs
-        self._pending.append(lambda: self._following.dropped(jobs))
-
-    def cancel(self, ids: Sequence[int], why: str) -> None:
-        self._pending.append(lambda: self._following.cancel(ids, why))
-
-    def stop(self, ids: Collection[int], why: str) -> None:
-        self._pending.append(lambda: self._following.stop(ids, why))
-
-    def begun(self, new: Sequence[Job], taken: Sequence[Job] = ()) -> None:
-        self._pending.append(lambda: self._following.begun(new, taken))
-
-    def ended(self, jobs: Sequence[Job]) -> None:
-        self._pending.append(lambda: self._following.ended(jobs))
-
-    def withdrawn(self, jobs: Sequence[Withdrawn], *, stop: bool = True) -> None:
-        self._pending.append(lambda: self._following.withdrawn(jobs, stop=stop))
-
-    def notify(self, *, committed: bool) -> None:
-        """Notify the node of the outcome of a group."""
-        reserved, self._reserved = self._reserved, []
-        pending, self._pending = self._pending, []
-        if not committed:
-            self._following.dropped(reserved)
-            return
-        for notify in pending:
-            notify()
+        super().dropped(jobs)
 
 
 class ScheduleLife(FleetLife):

@@ -35,9 +35,14 @@ class FlowStage:
     """The present life of the node."""
 
     def __init__(self, seed: int, kinds: Sequence[str] = (), *, chains: bool = False) -> None:
-        self.chance = chance = Random(seed)
+        self.chance = Random(seed)
         self.clock = ManualClock()
         self.calm = False
+        self.prepare(kinds, chains=chains)
+
+    def prepare(self, kinds: Sequence[str] = (), *, chains: bool = False) -> None:
+        """Choose what the seed has."""
+        chance = self.chance
         self.accounts = Accounts(self.clock)
         self.load = chance.choice((1.0, 0.3))
         self.most_runs = chance.choice((3, 6, 12))
