@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 LEASE = 120.0
 """Longer than the tests wait: what they see was not caused by the end of a lease."""
 RECEIVE_TIMEOUT = 40.0
+SEEN = 4 * LOOK
+"""Seconds until other nodes have seen the session of a new node: one of them misses only what it has seen."""
 
 
 @pytest.fixture
@@ -66,6 +68,7 @@ def test_the_jobs_of_a_killed_node_run_elsewhere_during_its_lease(fleet: Fleet, 
     handle = client.submit_new(b"f", b"payload")
     assert holder.job().handle == handle
     successor = patient(stack.enter_context(n2.worker(b"f")))
+    time.sleep(SEEN)
     n1.kill()
     job = successor.job()
     assert job.handle == handle
@@ -84,6 +87,7 @@ def test_two_nodes_of_three_may_be_killed(fleet: Fleet, stack: ExitStack) -> Non
         handles[function] = client.submit_new(function)
         assert holder.job().handle == handles[function]
     successor = patient(stack.enter_context(n3.worker(*handles, places=2)))
+    time.sleep(SEEN)
     n1.kill()
     n2.kill()
     assert {successor.job().handle, successor.job().handle} == set(handles.values())
@@ -150,6 +154,7 @@ def test_a_node_that_is_cut_off_overlaps_and_records_nothing(fleet: Fleet, route
     successor = patient(stack.enter_context(n2.worker(b"f", places=2)))
     before = n1.term
     assert route.proxy is not None
+    time.sleep(SEEN)
     route.proxy.refuse()
     taken = {job.handle: job for job in (successor.job(), successor.job())}
     assert set(taken) == set(jobs) == {handle, waiting}
