@@ -15,8 +15,8 @@ class Counts(NamedTuple):
 
 
 def connect(address: str | None = None) -> socket.socket:
-    """Connect to HOST:PORT, by default the server of MAINSPRING_SERVER."""
-    host, _, port = (address or os.environ["MAINSPRING_SERVER"]).rpartition(":")
+    """Connect to HOST:PORT, the first one of several, by default the server of MAINSPRING_SERVER."""
+    host, _, port = (address or os.environ["MAINSPRING_SERVER"]).partition(",")[0].rpartition(":")
     return socket.create_connection((host, int(port)), timeout=20)
 
 

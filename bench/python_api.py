@@ -130,7 +130,8 @@ def _require_mainspring() -> None:
 
 
 def _address(server: Server) -> str:
-    return f"127.0.0.1:{server.port}"
+    ports = server.ports if isinstance(server, servers.Nodes) else [server.port]
+    return ",".join(f"127.0.0.1:{port}" for port in ports)
 
 
 def environment(server: Server) -> dict[str, str]:

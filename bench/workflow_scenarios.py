@@ -291,7 +291,7 @@ def _await_registrations(server: Server, functions: Sequence[str], started: Sequ
     """Wait until each function, or the decisions of a workflow, has as many workers as processes that select it."""
     deadline = time.monotonic() + START_SECONDS
     expected = [name if name == TASK else decisions(name) for name in (name or TASK for name in functions)]
-    with connect(f"127.0.0.1:{server.port}") as connection:
+    with connect(python_api.environment(server)["MAINSPRING_SERVER"]) as connection:
         while any(counts(connection, name).workers < expected.count(name) for name in expected):
             ended = [process for process in started if process.poll() is not None]
             if ended or time.monotonic() > deadline:
