@@ -39,7 +39,7 @@ DENIED = (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedObjectError)
 
 
 ACTS = ("submit", "signal")
-"""What a role with the right to submit may call."""
+"""The functions that a role with the right to submit may call."""
 
 
 class Roles(NamedTuple):

@@ -1,6 +1,6 @@
-"""What users do in transactions of their own: submits, and signals to runs.
+"""Submits and signals to runs in transactions of users.
 
-Both are functions of the store's schema, called over a connection of the caller. What they do exists if and only if the caller's
+Both are functions of the store's schema, called over a connection of the caller. Their effects exist if and only if the caller's
 transaction commits.
 """
 

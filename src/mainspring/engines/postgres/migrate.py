@@ -261,7 +261,7 @@ ANYWHERE: Final = "*"
 
 
 class _Act(NamedTuple):
-    """What roles may do in their own transactions: a function for all namespaces, and one for each."""
+    """A kind of request that roles may send in their own transactions: a function for all namespaces, and one for each."""
 
     name: str
     arguments: Mapping[str, str]

@@ -22,7 +22,7 @@ WITH locked AS MATERIALIZED (
             WHERE status = 0 AND namespace = named.namespace AND workflow_id = named.workflow_id OFFSET 0) AS r))
     ORDER BY id FOR UPDATE),
 held AS MATERIALIZED (
-    SELECT id, term FROM jobs WHERE id = ANY ($5::bigint[]) AND term = $6 AND state >= {leased} FOR UPDATE)
+    SELECT id, term FROM jobs WHERE id = ANY ($5::bigint[]) AND term = $6 AND state >= {leased} ORDER BY id FOR UPDATE)
 SELECT 0::bigint AS id, pg_current_xact_id()::xid::text::bigint AS written
 UNION ALL
 SELECT id, written FROM locked

@@ -267,7 +267,7 @@ def settlement(job: tuple[str, list[str]]) -> bytes:
 
 @pytest.mark.parametrize("how", ["half", "reset"])
 def test_a_worker_whose_requests_wait_ends_at_once_and_its_reports_count(node: Node, how: str) -> None:
-    """What it asked for behind them is answered in its turn, but for jobs: it gets no more."""
+    """Requests behind them are answered in their turn, except those for jobs: it gets no more."""
     worker, client, other = node.stream(places=2), node.connect(extended=True), node.stream(places=0)
     handles = [client.background(), client.background()]
     jobs = worker.received()
