@@ -99,6 +99,8 @@ def on_postgres(postgres: Contestant, one: Contestant, three: Contestant) -> lis
                     figure_at_least=floor,
                 )
             )
+    side = Side(ON_POSTGRES, postgres, Signals(0))
+    found += _signals_on(side, "postgres-workflow-signals", ", on PostgreSQL", (4_000, 1_000))
     runs = Runs("activities", 800, 100, MANY, ACTIVITIES_ELSEWHERE * 2)
     sides = (Side("three nodes on PostgreSQL", three, runs), Side("one node on PostgreSQL", one, runs))
     found.append(
@@ -178,16 +180,20 @@ def _tools(sqlite: Contestant) -> list[Cell]:
 
 
 def _signals(sqlite: Contestant) -> list[Cell]:
+    return _signals_on(Side(SIDE, sqlite, Signals(0)), "workflow-signals", "", (8_000, 2_000))
+
+
+def _signals_on(side: Side, key: str, where: str, floors: tuple[int, int]) -> list[Cell]:
     return [
         Cell(
-            key=f"workflow-signals-{name}",
-            measure=f"signals to {'1,000 runs' if runs > 1 else 'one run'} over 5 s",
+            key=f"{key}-{name}",
+            measure=f"signals to {'1,000 runs' if runs > 1 else 'one run'} over 5 s{where}",
             required=f"{floor:,}/s",
             unit="signals/s",
-            sides=(Side(SIDE, sqlite, Signals(runs)),),
+            sides=(Side(side.label, side.contestant, Signals(runs)),),
             at_least=floor,
         )
-        for name, runs, floor in (("many", 1_000, 8_000), ("one", 1, 2_000))
+        for name, runs, floor in zip(("many", "one"), (1_000, 1), floors, strict=True)
     ]
 
 
