@@ -16,7 +16,7 @@ from . import processes
 from .extension import FaultError
 from .fleet import Fleet, ForkServer
 from .servers import eventually
-from .stores import POSTGRESQL, STORES
+from .stores import on_postgresql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +49,7 @@ async def order(number: int) -> str:
 @pytest.fixture
 def nodes(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[FleetNode, FleetNode]]:
     with ExitStack() as stack:
-        store = stack.enter_context(STORES[POSTGRESQL](request.getfixturevalue))
+        store = stack.enter_context(on_postgresql(request.getfixturevalue))
         fleet = stack.enter_context(Fleet(stack.enter_context(ForkServer()), tmp_path, store.url))
         one, two = fleet.start_many("n1", "n2")
         yield one, two
