@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import select
@@ -228,7 +229,8 @@ class PlainWorker(Actor):
         if how == "reset":
             peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         elif how == "half":
-            peer.socket.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(OSError):  # the server may have been killed: then there is no connection to end
+                peer.socket.shutdown(socket.SHUT_WR)
             try:
                 while peer.socket.recv(65536):
                     pass
