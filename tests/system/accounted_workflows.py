@@ -49,13 +49,17 @@ async def count(run: str, place: str, before: str) -> str:
     return did(run, place, before)
 
 
+CHILD = ["step", "signal", "activity"]
+"""The plan of a child."""
+
+
 @app.workflow
-async def account(run: str, plan: list[str]) -> list[str]:
-    """Follow a plan; return the token of each of its places."""
-    tokens: list[str] = []
-    last = ""
+async def account(run: str, plan: list[str], done: list[str] | None = None) -> list[str]:
+    """Follow a plan; return the token of each of its places. ``done``: those of the earlier runs of the chain."""
+    tokens = done or []
+    last = tokens[-1] if tokens else ""
     try:
-        for number, kind in enumerate(plan):
+        for number, kind in [*enumerate(plan)][len(tokens) :]:
             place = str(number)
             match kind:
                 case "step":
@@ -71,6 +75,12 @@ async def account(run: str, plan: list[str]) -> list[str]:
                     await workflow.sleep(0.02)
                 case "signal":
                     last = await note.receive()
+                case "child":
+                    child = account.options(id=f"{run}.{place}").submit(f"{run}.{place}", CHILD)
+                    await child.asignal(note, f"{run}.{place}:1")
+                    last = (await child)[-1]
+                case "again":
+                    raise workflow.continue_as_new(run, plan, [*tokens, last])
                 case "wait":
                     await workflow.sleep(3600)
             tokens.append(last)

@@ -17,7 +17,7 @@ from .crew import Crew
 from .extension import ExtensionKind, FaultError
 from .fleet import LEASE, Fleet, FleetNode, ForkServer
 from .ledger import STOP_DELAY, Ledger, SingleServerLedger
-from .workflow_chaos import Followers, read_executions
+from .workflow_chaos import KINDS_WITH_OTHER_RUNS, Followers, read_executions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,8 +33,6 @@ MOST_SHOWN = 20
 """Jobs that are looked at."""
 ALL_ENDED = 3 * LIMIT
 """Seconds within which all jobs have ended, although each moves or says why not."""
-CREW_PROBABILITY = 0.35
-"""Of a disturbance of worker processes, in place of one of nodes."""
 
 
 class NodeSlot:
@@ -79,6 +77,8 @@ class Scenario(NamedTuple):
     """The most ledger events between two disturbances."""
     crew: int = 0
     """Worker processes."""
+    crew_probability: float = 0.35
+    """Of a disturbance of worker processes, in place of one of nodes."""
     followers: int = 0
     """Clients of workflows, which the worker processes then run."""
 
@@ -103,6 +103,16 @@ SINGLE_SERVER_WITH_CREW = Scenario(_WITH_CREW, _PACE_WITH_CREW, SingleServerLedg
 """For a single server, with everything that uses one."""
 FLEET_WITH_CREW = Scenario(_WITH_CREW, _PACE_WITH_CREW, Ledger, events=300, crew=2)
 """For a fleet, with everything that uses one but workflows."""
+FLEET_WITH_WORKFLOWS = Scenario(
+    ((Submitter, 1), (ForegroundClient, 1), (PlainWorker, 2), (TaskClient, 1)),
+    _PACE_WITH_CREW,
+    Ledger,
+    events=100,
+    crew=3,
+    crew_probability=0.0,  # the disturbances include those of worker processes
+    followers=4,
+)
+"""For a fleet, with workflows beside some of the rest."""
 
 
 class Chaos:
@@ -118,11 +128,17 @@ class Chaos:
         scenario: Scenario = FLEET,
         lease: float = LEASE,
         plant: str | None = None,
+        left: Callable[[], str] | None = None,
     ) -> None:
-        """``routes`` lead to the store, one for each node; ``plant`` names a defect to plant in every node."""
+        """``routes`` lead to the store, one for each node; ``plant`` names a defect to plant in every node.
+
+        ``left`` describes what is in the store although all work is done; empty if nothing is.
+        """
         self.random = random.Random(seed)
+        self._left = left
         self._plant = plant
         self._events = scenario.events
+        self._crew_probability = scenario.crew_probability
         self.ledger = scenario.ledger()
         self.addresses = Addresses()
         self.fleet = Fleet(fork_server, directory, "", lease=lease)
@@ -137,8 +153,8 @@ class Chaos:
             tasks = [] if scenario.followers else [task.decode() for task in TASKS]
             self._crew = Crew(fork_server, directory, servers, tasks, scenario.crew)
         if scenario.followers:
-            (slot,) = self.slots
-            self._followers = Followers(f"unix:{directory / slot.name}.s", scenario.followers, seed)
+            servers = [f"unix:{directory / slot.name}.s" for slot in self.slots]
+            self._followers = Followers(",".join(servers), scenario.followers, seed, KINDS_WITH_OTHER_RUNS)
         self._actors = [
             kind(f"{kind.__name__} {number}", self.addresses, self.ledger, scenario.pace, str(seed))
             for kind, count in scenario.actors
@@ -167,8 +183,8 @@ class Chaos:
                 done += 1
                 # Wait for a random number of events, but not for long: disturbances must hit different moments under load.
                 self.ledger.await_events(self.random.randrange(self._events), timeout=2.0)
-                if self._crew is not None and self.random.random() < CREW_PROBABILITY:
-                    self._crew.disturb(self.random, self.ledger)
+                if self._crew is not None and self.random.random() < self._crew_probability:
+                    self.disturb_crew()
                 else:
                     disturb(self)
             self.addresses.ending = True
@@ -181,11 +197,14 @@ class Chaos:
             statuses = _statuses(nodes, sorted(self.ledger.acknowledged - states.keys())) if stuck else ""
             if self._followers is not None:
                 stuck += self._followers.end()
+            if self._left is not None and not stuck:
+                stuck += _wait_until_empty(self._left)
             self.addresses.end()
         if self._crew is not None:
             executions = list(read_executions(self._crew.effects, self._crew.was_held))
             self.ledger.audit(executions)
             if self._followers is not None:
+                executions = [one._replace(late=one.late or self.ledger.woke(one.at)) for one in executions]
                 self.ledger.violations += self._followers.audit(executions)
                 self.ledger.counts.update(self._followers.ledger.counts)
         lost = sorted(handle for handle, state in states.items() if state != b"succeeded")
@@ -206,6 +225,11 @@ class Chaos:
         """Start nodes in these slots."""
         for slot in slots:
             slot.launch(self._plant)
+
+    def disturb_crew(self) -> None:
+        """Kill, stop or hold a worker process."""
+        assert self._crew is not None
+        self._crew.disturb(self.random, self.ledger)
 
     def _join(self) -> None:
         self.addresses.end()
@@ -280,6 +304,16 @@ def _outcomes(node: FleetNode, handles: set[bytes]) -> tuple[dict[bytes, bytes],
                 left.discard(packet.arguments[0])
                 states[packet.arguments[0]] = packet.arguments[1]
     return states, []
+
+
+def _wait_until_empty(left: Callable[[], str]) -> list[str]:
+    """Wait until nothing is left in the store; return what is left after `LIMIT` seconds."""
+    end = time.monotonic() + LIMIT
+    while found := left():
+        if time.monotonic() > end:
+            return [found]
+        time.sleep(0.1)
+    return []
 
 
 def _position(node: FleetNode, handle: bytes) -> Position:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from tests.postgres.proxy import Direction
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .chaos import Chaos
 
 
@@ -82,3 +84,29 @@ def any_disturbance(chaos: Chaos) -> None:
         chance.choice([freeze, part])(chaos)
     else:
         kill(chaos)
+
+
+def disturb_workers(chaos: Chaos) -> None:
+    """Kill, stop or hold a worker process."""
+    chaos.disturb_crew()
+
+
+class Deck:
+    """All disturbances of nodes and worker processes, and more, in one random order after another."""
+
+    def __init__(self, *more: Callable[[Chaos], None]) -> None:
+        self._kinds = (kill, kill, freeze, part, disturb_workers, disturb_workers, *more)
+        self._left: list[Callable[[Chaos], None]] = []
+
+    def __len__(self) -> int:
+        return len(self._kinds)
+
+    def deal(self, chaos: Chaos) -> None:
+        """Disturb the fleet in the next way, while all nodes run."""
+        if not self._left:
+            self._left = chaos.random.sample(self._kinds, len(self._kinds))
+        away = [slot for slot in chaos.slots if slot.node is None]
+        chaos.launch(*away)
+        for slot in away:
+            slot.ready()
+        self._left.pop()(chaos)

@@ -140,7 +140,24 @@ def keep_the_name() -> None:
     master.entry = lambda one, result, name=None: whole(one, result, None)
 
 
+def trust_memory() -> None:
+    """Plant a defect on PostgreSQL: a node takes the runs in its memory for current, whatever other nodes have written."""
+    from mainspring.engines.postgres.workflows import PostgresRuns
+
+    PostgresRuns.is_current = lambda self, row: True  # type: ignore[method-assign]
+
+
+def repeat_errands() -> None:
+    """Plant a defect on PostgreSQL: errands stay after they are done."""
+    from mainspring.engines.postgres.workflows import PostgresRuns
+
+    change = PostgresRuns.change_errands
+    PostgresRuns.change_errands = lambda self, done, new: change(self, (), new)  # type: ignore[method-assign]
+
+
 PLANTS = {
+    "memory": trust_memory,
+    "errands": repeat_errands,
     "acknowledgement": acknowledge_early,
     "confirmation": confirm_early,
     "fencing": never_fence,

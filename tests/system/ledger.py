@@ -80,6 +80,10 @@ class Ledger:
             self._woken = time.monotonic()
             self._wakes.append(time.time())
 
+    def woke(self, at: float) -> bool:
+        """Return whether a frozen node was continued shortly before a wall time: it first sends what it had decided to send."""
+        return any(0 <= at - wake < WAKE_DELAY for wake in self._wakes)
+
     def break_promise(self, description: str) -> None:
         """Add a violation that an actor found."""
         with self._lock:
@@ -155,7 +159,7 @@ class Ledger:
                 if result not in {one.token for one in done}:
                     self.break_promise(f"{handle!r} has the result of another job")
                 late = [one for one in done if one.at > at + CLOCKS and not one.late]
-                if not all(any(0 <= one.at - wake < WAKE_DELAY for wake in self._wakes) for one in late):
+                if not all(self.woke(one.at) for one in late):
                     self.break_promise(f"{handle!r} ran again after a client had its result")
 
     def check_unique(self, handle: bytes, unique: bytes) -> None:

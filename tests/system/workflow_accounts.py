@@ -14,9 +14,10 @@ CLOCKS = 0.001
 
 
 class Account:
-    """One run: what its client knows, and what its history has."""
+    """One chain of runs, mostly of one: what its client knows, and what its histories have."""
 
-    def __init__(self, name: str, plan: list[str]) -> None:
+    def __init__(self, name: str, plan: list[str], *, of_cancelled: bool = False) -> None:
+        """``of_cancelled``: it is a child of a cancelled run, so it may be cancelled at any place."""
         self.name = name
         self.plan = plan
         self.signals = [f"{name}:{place}" for place, kind in enumerate(plan) if kind == "signal"]
@@ -28,11 +29,20 @@ class Account:
         """The values of the signals in the history."""
         self.recorded: dict[str, float] = {}
         """The times of the results in the history, by token."""
-        self.events = 0
+        self.children: dict[str, str] = {}
+        """The last tokens of its children that have completed, by their names."""
+        self.runs: list[tuple[str, int]] = []
+        """The status and the number of events of each of its runs, from the first to the last."""
+        self.of_cancelled = of_cancelled
 
     @property
     def cancelled(self) -> bool:
-        return self.plan[-1] == "wait"
+        return self.plan[-1] == "wait" or (self.of_cancelled and self.status == "cancelled")
+
+    def received(self, link: int) -> int:
+        """Return how many signals the code has received before a run of the chain; 0 is the first run."""
+        ends = [number for number, kind in enumerate(self.plan) if kind == "again"]
+        return self.plan[: ends[link - 1] if link else 0].count("signal")
 
     def kind(self, place: str) -> str:
         """Return the kind of an execution."""
@@ -53,7 +63,7 @@ class Execution(NamedTuple):
 
 def audit(account: Account, executions: list[Execution]) -> Iterator[str]:
     """Yield the promises that a run has broken."""
-    if account.signaled != account.signals:
+    if account.signaled != account.signals and (account.signaled or not account.of_cancelled):
         yield f"its signals are {account.signaled}"
     places = {one.token: one.place for one in executions}
     if unknown := account.recorded.keys() - places.keys():
@@ -68,7 +78,7 @@ def audit(account: Account, executions: list[Execution]) -> Iterator[str]:
         if account.kind(one.place) == "together":
             continue  # it may begin before earlier results are recorded
         for before in filter(None, one.before.split(",")):
-            if before not in account.recorded and before not in account.signals:
+            if before not in account.recorded and before not in {*account.signals, *account.children.values()}:
                 yield f"{one.place} has used a result that was lost: {account.kind(places.get(before, 'end'))}"
     if account.cancelled:
         if account.status != "cancelled" or not str(account.outcome).startswith(JobCancelled.__name__):
@@ -81,7 +91,9 @@ def audit(account: Account, executions: list[Execution]) -> Iterator[str]:
                 expected.append(",".join(by_place.get(f"{number}{part}", "") for part in "abc"))
             case "signal":
                 expected.append(f"{account.name}:{number}")
-            case "sleep":
+            case "child":
+                expected.append(account.children.get(f"{account.name}.{number}", ""))
+            case "sleep" | "again":
                 expected.append(expected[-1] if expected else "")
             case _:
                 expected.append(by_place.get(str(number), ""))

@@ -6,7 +6,7 @@ import json
 import random
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mainspring import ConflictError, JobError, MainspringError, NotFoundError
@@ -14,17 +14,18 @@ from mainspring.client.blocking import Client
 from mainspring.client.environment import parse_address
 from mainspring.client.outcomes import failure
 
-from .accounted_workflows import note
+from .accounted_workflows import CHILD, note
 from .power_cuts import cut_power, read_store
 from .workflow_accounts import Account, Execution, audit
 from .workflow_processes import WorkflowProcesses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
 CLIENTS = 6
-KINDS = ["step", "step", "together", "activity", "activity", "gather", "sleep", "signal"]
+KINDS = ("step", "step", "together", "activity", "activity", "gather", "sleep", "signal")
+KINDS_WITH_OTHER_RUNS = (*KINDS, "child", "again")
 TIMEOUT = 60.0
 """Seconds within which a node answers or a run ends, although processes are killed."""
 WAIT = 5.0
@@ -76,11 +77,20 @@ class Ledger:
 class AccountingClient(threading.Thread):
     """Starts runs, sends their signals, waits for their outcomes, and reads their histories."""
 
-    def __init__(self, name: str, address: str, ledger: Ledger, chance: random.Random) -> None:
+    def __init__(
+        self, name: str, servers: str, ledger: Ledger, chance: random.Random, kinds: Sequence[str] = KINDS
+    ) -> None:
+        """``servers``: addresses separated by commas. Each request goes to any of them; if it does not listen, to the next."""
         super().__init__(name=name, daemon=True)
-        self._client = Client([parse_address(address)])
+        addresses = deque(map(parse_address, servers.split(",")))
+        self._clients = []
+        for _ in range(len(addresses)):
+            self._clients.append(Client([*addresses]))
+            addresses.rotate(1)
+        self._nodes = random.Random(name)
         self._ledger = ledger
         self._chance = chance
+        self._kinds = kinds
         self.ending = threading.Event()
         self.parks = frozenset({"losses"})
         """The reasons for which a run may be parked."""
@@ -91,7 +101,7 @@ class AccountingClient(threading.Thread):
             number = 0
             while not self.ending.is_set():
                 number += 1
-                plan = self._chance.choices(KINDS, k=self._chance.randint(1, 8))
+                plan = self._chance.choices(self._kinds, k=self._chance.randint(1, 8))
                 self.follow(Account(f"{self.name}-{number}", [*plan, *self._chance.choice([(), (), (), ("wait",)])]))
         except BaseException as error:  # noqa: BLE001 - the test raises it
             self.defect = error
@@ -99,8 +109,14 @@ class AccountingClient(threading.Thread):
             self.close()
 
     def close(self) -> None:
-        """Close the connection."""
-        self._client.close()
+        """Close the connections."""
+        for client in self._clients:
+            client.close()
+
+    @property
+    def _client(self) -> Client:
+        """A connection to any node."""
+        return self._nodes.choice(self._clients)
 
     def follow(self, account: Account) -> None:
         """Start a run, and account for it."""
@@ -114,13 +130,43 @@ class AccountingClient(threading.Thread):
             time.sleep(self._chance.choice([0.0, 0.0, 0.02, 0.1]))
             self._send("workflows.cancel", key=name, request=name)
             self._ledger.note("cancels")
-        shown = self._call("workflows.show", key=name)
-        account.outcome = self._outcome(shown["handle"], name)
-        shown = self._call("workflows.show", key=name)
+        self._follow_to_end(account)
+
+    def _follow_to_end(self, account: Account) -> None:
+        """Wait for the end of a chain, and of its children."""
+        shown = self._call("workflows.show", key=account.name)
+        account.outcome = self._outcome(shown["handle"], account.name)
+        shown = self._call("workflows.show", key=account.name)
         account.status = shown["status"]
         self._ledger.note(f"version {shown['version']}")
-        self._read(account)
+        links = [shown]
+        while (previous := links[0]["previous_run"]) is not None:
+            links.insert(0, self._call("workflows.show", key=previous))
+        places: list[tuple[Any, ...]] = []
+        children: list[str] = []
+        for number, link in enumerate(links):
+            self._read(account, number, link, places, children)
+        doubled = [place for place, number in Counter(places).items() if number > 1]
+        if doubled or len(set(account.recorded)) != sum(place[1] in _RESULTS for place in places):
+            self._ledger.violate(account, f"records are doubled: {doubled}")
         self._ledger.note("closed")
+        for name in children:
+            self._follow_child(Account(name, CHILD, of_cancelled=account.cancelled))
+
+    def _follow_child(self, child: Account) -> None:
+        self._ledger.add(child)
+        self._ledger.note("starts")
+        end = time.monotonic() + TIMEOUT
+        while True:  # the request for it is stored, and done later
+            try:
+                self._follow_to_end(child)
+            except NotFoundError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.05)
+            else:
+                self._ledger.note("children")
+                return
 
     def _call(self, method: str, **params: Any) -> Any:
         """Call until a node answers."""
@@ -183,40 +229,65 @@ class AccountingClient(threading.Thread):
                 error = failure(outcome)
                 return json.loads(outcome.data) if error is None else f"{type(error).__name__}: {error}"
 
-    def _read(self, account: Account) -> None:
-        """Note the history of a closed run, and check what needs nothing else."""
-        events = self._call("workflows.history", key=account.name, limit=PAGE, native=True)["items"]
-        account.events = len(events)
+    def _read(
+        self, account: Account, link: int, shown: dict[str, Any], places: list[tuple[Any, ...]], children: list[str]
+    ) -> None:
+        """Note the history of a closed run, and check what needs nothing else.
+
+        ``link``: its place in its chain. Add what is recorded to ``places``, and the names of its children to ``children``.
+        """
+        events = self._call("workflows.history", key=shown["run"], limit=PAGE, native=True)["items"]
+        account.runs.append((shown["status"], len(events)))
+        signaled: list[str] = []
         if [event["eventId"] for event in events] != list(range(1, len(events) + 1)):
             self._ledger.violate(account, "its events are not dense")
         kinds = Counter(event["eventType"] for event in events)
-        closes = sum(kinds[f"WorkflowExecution{kind}"] for kind in ("Completed", "Canceled", "Failed", "Terminated"))
-        if closes != 1 or "WorkflowExecution" not in events[-1]["eventType"]:
+        closes = sum(kinds[close] for close in _CLOSES)
+        if closes != 1 or events[-1]["eventType"] not in _CLOSES:
             self._ledger.violate(account, f"it is closed {closes} times, last {events[-1]['eventType']}")
-        places: list[tuple[str, int]] = []
         for event in events:
             kind, at = event["eventType"], event["eventTimestamp"]
             attributes = event[kind[0].lower() + kind[1:] + "EventAttributes"]
             if kind == "ActivityTaskCompleted":
-                places.append((kind, attributes["scheduledEventId"]))
+                places.append((link, kind, attributes["scheduledEventId"]))
                 account.recorded[json.loads(attributes["result"])] = at
             elif kind == "MarkerRecorded" and attributes["markerName"] == "patch":
                 self._ledger.note("patches")
             elif kind == "MarkerRecorded":
-                places.append((kind, attributes["number"]))
+                places.append((link, kind, attributes["number"]))
                 account.recorded[json.loads(attributes["details"])] = at
             elif kind == "WorkflowExecutionSignaled":
-                account.signaled.append(json.loads(attributes["input"]))
+                signaled.append(json.loads(attributes["input"]))
             elif kind == "WorkflowExecutionCancelRequested":
-                places.append((kind, 0))
+                places.append((link, kind, 0))
             elif kind == "TimerFired":
-                places.append((kind, attributes["startedEventId"]))
-        doubled = [place for place, number in Counter(places).items() if number > 1]
-        if doubled or len(set(account.recorded)) != sum(place[0] in _RESULTS for place in places):
-            self._ledger.violate(account, f"records are doubled: {doubled}")
+                places.append((link, kind, attributes["startedEventId"]))
+            elif kind == "StartChildWorkflowExecutionInitiated":
+                children.append(attributes["workflowId"])
+            elif kind in _ANSWERS:
+                places.append((link, kind, attributes["initiatedEventId"]))
+                if kind == "ChildWorkflowExecutionCompleted":
+                    name = attributes["workflowExecution"]["workflowId"]
+                    account.children[name] = json.loads(attributes["result"])[-1]
+        # Signals that the code of earlier runs has not received are also in this history.
+        received = account.received(link)
+        if signaled != account.signals[received : received + len(signaled)]:
+            self._ledger.violate(account, f"run {link} of the chain has the signals {signaled}")
+        account.signaled = account.signals[:received] + signaled
 
 
 _RESULTS = ("ActivityTaskCompleted", "MarkerRecorded")
+_ANSWERS = (
+    "ChildWorkflowExecutionStarted",
+    "ChildWorkflowExecutionCompleted",
+    "ChildWorkflowExecutionCanceled",
+    "ExternalWorkflowExecutionSignaled",
+    "ExternalWorkflowExecutionCancelRequested",
+)
+_CLOSES = [
+    f"WorkflowExecution{kind}"
+    for kind in ("Completed", "Canceled", "Failed", "Terminated", "TimedOut", "ContinuedAsNew")
+]
 
 
 class Findings(NamedTuple):
@@ -233,13 +304,14 @@ class Findings(NamedTuple):
 
 
 class Followers:
-    """Some clients of one node, which follow their runs until the end."""
+    """Some clients of a store's nodes, which follow their runs until the end."""
 
-    def __init__(self, address: str, number: int, seed: int) -> None:
-        self._address = address
+    def __init__(self, servers: str, number: int, seed: int, kinds: Sequence[str] = KINDS) -> None:
+        """``servers``: addresses separated by commas."""
+        self._servers = servers
         self.ledger = Ledger()
         self.clients = [
-            AccountingClient(f"c{number}", address, self.ledger, random.Random(f"{seed} {number}"))
+            AccountingClient(f"c{number}", servers, self.ledger, random.Random(f"{seed} {number}"), kinds)
             for number in range(number)
         ]
 
@@ -258,12 +330,13 @@ class Followers:
         stuck = [f"{client.name}: {client.defect!r}" for client in self.clients if client.defect is not None]
         stuck += [f"{client.name} hangs" for client in self.clients if client.is_alive()]
         if not stuck:
-            self._take_census()
+            for address in self._servers.split(","):
+                self._take_census(address)
         return stuck
 
-    def _take_census(self) -> None:
-        """Compare the node's list of runs with the accounts."""
-        client = Client([parse_address(self._address)])
+    def _take_census(self, address: str) -> None:
+        """Compare a node's list of runs with the accounts."""
+        client = Client([parse_address(address)])
         runs: dict[str, list[dict[str, Any]]] = defaultdict(list)
         try:
             after = None
@@ -278,8 +351,8 @@ class Followers:
             client.close()
         for account in self.ledger.accounts.values():
             found = [(run["status"], run["events"]) for run in runs.pop(account.name, [])]
-            if found != [(account.status, account.events)]:
-                self.ledger.violate(account, f"the list has {found} for {account.status} with {account.events} events")
+            if sorted(found) != sorted(account.runs):
+                self.ledger.violate(account, f"the list has {found} for {account.runs}")
         if runs:
             self.ledger.violations.append(f"runs that nobody started: {list(runs)[:5]}")
 
@@ -292,6 +365,7 @@ class Followers:
             for what in audit(account, executions[account.name]):
                 self.ledger.violate(account, what)
             self.ledger.note("results", len(account.recorded))
+            self.ledger.note("runs continued as new", len(account.runs) - 1)
             self.ledger.note("executions", len(executions[account.name]))
         return self.ledger.violations
 
