@@ -8,10 +8,13 @@ store has no open run, no live job and no errand.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.postgres.server import PostgresServer, memory_directory, name_of
+
+from mainspring.engines.postgres.engine import migrate_store
 
 from .chaos import FLEET_WITH_WORKFLOWS, Chaos, Findings, endure
 from .fleet import LEASE
@@ -31,6 +34,8 @@ LONGEST_DISTURBANCE = 2 * LEASE + 1
 """The longest time for which a node is disturbed, in seconds."""
 PLANTED_SEEDS = 5
 """Seeds until one of them shows a planted fault, at most."""
+SCHEMA = "migrated"
+"""The database of which those of the seeds are copies."""
 LEFT = """
 SELECT 'open runs', count(*) FROM mainspring.runs_open UNION ALL
 SELECT 'live jobs', count(*) FROM mainspring.jobs UNION ALL
@@ -45,7 +50,14 @@ def server(postgres_programs: Path) -> Iterator[PostgresServer]:
     """Return a server that the module's tests disturb."""
     del postgres_programs
     with PostgresServer(parent=memory_directory()) as server:
+        server.sql(f'ALTER DATABASE "{_migrated(server)}" RENAME TO {SCHEMA}')
         yield server
+
+
+def _migrated(server: PostgresServer) -> str:
+    url = server.create_database()
+    asyncio.run(migrate_store(url))
+    return name_of(url)
 
 
 def survive(
@@ -60,7 +72,7 @@ def survive(
     """Run one seed in a directory and a database of its own: all disturbances of a deck, and further ones for some seconds."""
     own = directory / str(seed)
     own.mkdir()
-    url = server.create_database()
+    url = server.create_database(SCHEMA)
 
     def left() -> str:
         rows = server.sql(LEFT, name_of(url)).splitlines()
