@@ -20,7 +20,7 @@ HELP_BLOCK = re.compile(
 )
 COMMAND_HEADING = re.compile(r"^(?:COMMANDS|SERVERS AND WORKERS)\n", re.MULTILINE)
 """The heading above the first command."""
-COMMAND_LINE = re.compile(r"^  (?P<name>[a-z]+) {2,}", re.MULTILINE)
+COMMAND_LINE = re.compile(r"^  (?P<name>[a-z][a-z-]*) {2,}", re.MULTILINE)
 
 
 def help_texts() -> dict[str, str]:

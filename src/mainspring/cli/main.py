@@ -257,6 +257,7 @@ COMMANDS = {
     "workers": ("nodes:workers", STORES_GROUP, "List, drain and stop connected workers."),
     "migrate": ("stores:migrate", STORES_GROUP, "Update the schema of a store."),
     "backup": ("stores:backup", STORES_GROUP, "Copy a SQLite store, even while a node uses it."),
+    "move-runs": ("stores:move_runs", STORES_GROUP, "Move open runs of workflows from SQLite to PostgreSQL."),
     "import": ("stores:import_queue", STORES_GROUP, "Submit the jobs of a gearmand SQLite queue."),
     "tokens": ("access:tokens", ACCESS_GROUP, "Create, list, revoke and rotate tokens."),
     "audit": ("access:audit", ACCESS_GROUP, "List who did what, when and why."),

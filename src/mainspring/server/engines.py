@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def _driver_for(settings: StoreSettings) -> Iterator[None]:
+def driver_for(settings: StoreSettings) -> Iterator[None]:
     """Turn a failed import of an engine into a SettingsError that names the missing package."""
     try:
         yield
@@ -57,7 +57,7 @@ def build_engine(
         limits = run_limits(workflows, MemoryEngine.max_value)
         return MemoryEngine([MemoryBulkSlice(), MemoryWorkflowSlice(limits=limits), MemoryScheduleSlice()])
     if settings.engine == "postgres":
-        with _driver_for(settings):
+        with driver_for(settings):
             from mainspring.engines.postgres.changing import PostgresBulkSlice  # noqa: PLC0415
             from mainspring.engines.postgres.engine import PostgresEngine  # noqa: PLC0415
             from mainspring.engines.postgres.schedules import PostgresScheduleSlice  # noqa: PLC0415
@@ -75,7 +75,7 @@ def build_engine(
             ],
         )
     if settings.engine == "zookeeper":
-        with _driver_for(settings):
+        with driver_for(settings):
             from mainspring.engines.zookeeper.engine import ZookeeperEngine  # noqa: PLC0415
             from mainspring.engines.zookeeper.ensemble_client import KazooTree  # noqa: PLC0415
             from mainspring.engines.zookeeper.schedule_handlers import ZookeeperScheduleSlice  # noqa: PLC0415
@@ -116,7 +116,7 @@ def _build_cluster(url: str, lease: float) -> Cluster:
 
     Raises SettingsError for a URL that is invalid.
     """
-    with _driver_for(parse_store(url)):
+    with driver_for(parse_store(url)):
         from mainspring.engines.zookeeper.cluster import ZookeeperCluster  # noqa: PLC0415
         from mainspring.engines.zookeeper.ensemble_client import KazooTree  # noqa: PLC0415
     return ZookeeperCluster(KazooTree(parse_zookeeper(url), lease))
@@ -125,11 +125,11 @@ def _build_cluster(url: str, lease: float) -> Cluster:
 async def migrate_store(settings: StoreSettings) -> list[int]:
     """Migrate a store's schema; return the numbers of the applied migrations. Raises StoreError."""
     if settings.engine == "postgres":
-        with _driver_for(settings):
+        with driver_for(settings):
             from mainspring.engines.postgres.engine import migrate_store as migrate_postgres  # noqa: PLC0415
         return await migrate_postgres(settings.url)
     if settings.engine == "zookeeper":
-        with _driver_for(settings):
+        with driver_for(settings):
             from mainspring.engines.zookeeper.engine import migrate_tree  # noqa: PLC0415
             from mainspring.engines.zookeeper.ensemble_client import KazooTree  # noqa: PLC0415
         return await migrate_tree(KazooTree(parse_zookeeper(settings.url), 10.0))
@@ -157,6 +157,6 @@ async def grant_submit(settings: StoreSettings, role: str, namespaces: Sequence[
 
     Raises StoreError and UsageError.
     """
-    with _driver_for(settings):
+    with driver_for(settings):
         from mainspring.engines.postgres import engine  # noqa: PLC0415
     return await engine.grant_submit(settings.url, role, namespaces)

@@ -146,7 +146,7 @@ def test_help_lists_the_commands_in_groups(capsys: pytest.CaptureFixture[str]) -
     assert listed == {
         "SERVERS AND WORKERS": ["run", "serve", "worker", "gearmand"],
         "JOBS": ["submit", "jobs", "operations", "schedules", "workflows", "functions"],
-        "NODES AND STORES": ["status", "nodes", "workers", "migrate", "backup", "import"],
+        "NODES AND STORES": ["status", "nodes", "workers", "migrate", "backup", "move-runs", "import"],
         "ACCESS": ["tokens", "audit", "marks", "whoami"],
         "OPTIONS": ["--help,", "--version"],
     }

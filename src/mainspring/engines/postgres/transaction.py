@@ -353,7 +353,7 @@ def submitted_columns(
         [rules.slot(job) for job in jobs],
         sparse([job.foreground or None for job in jobs]),
         waited,
-        sparse([_options(job) for job in jobs]),
+        sparse([stored_options(job) for job in jobs]),
         [job.payload for job in jobs],
         sparse(
             [
@@ -364,7 +364,7 @@ def submitted_columns(
     ]
 
 
-def _options(job: Job) -> bytes | None:
+def stored_options(job: Job) -> bytes | None:
     """Return the options as they are stored: with the key, for which only live jobs have a column."""
     if job.key:
         return encode_options(msgspec.structs.replace(job.options or _NO_OPTIONS, key=job.key))

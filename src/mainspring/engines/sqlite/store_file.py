@@ -188,6 +188,8 @@ APPLICATION_ID = 0x4D535052
 SCHEMA_VERSION = 18
 FIRST_SCHEMA = 18
 """The oldest version of the schema that can be opened, in one file."""
+MOVING: Final = 1000
+"""Is added to the version in a file whose runs are being moved (`leaving_runs`): no version of a node opens it."""
 MIGRATIONS = files(__package__).joinpath("migrations")
 """A file for `FIRST_SCHEMA`, and one for each later version with what it changes."""
 CACHE_BYTES = 48 * 2**20
@@ -255,12 +257,18 @@ def prepare(
     synchronous: Synchronous = "full",
     cache_bytes: int = CACHE_BYTES,
     update: Update = UPDATE,
+    moves: bool = False,
 ) -> None:
     """Set a connection up and update the file's schema, if that is allowed; raises apsw.Error or StoreError.
 
-    If another program has locked the file, it waits for the connection's busy timeout.
+    If another program has locked the file, it waits for the connection's busy timeout. ``moves``: open a file although its runs
+    are being moved, for the command that moves them.
     """
     ((version,),) = connection.execute("PRAGMA user_version")
+    if version > MOVING:
+        if not (moves and version == MOVING + SCHEMA_VERSION):
+            raise moving(path, connection.execute("SELECT shown FROM move").get)
+        version = SCHEMA_VERSION
     if version > SCHEMA_VERSION:
         raise transaction.newer(path, version, SCHEMA_VERSION)
     if 0 < version < FIRST_SCHEMA:
@@ -287,6 +295,14 @@ def prepare(
         connection.execute(f"PRAGMA {setting}").fetchall()
     if version < SCHEMA_VERSION:
         _update(connection, path, version, copied=update.copied)
+
+
+def moving(path: Path, target: str) -> StoreError:
+    """Return the error for a file whose runs are being moved to the store at an address."""
+    return StoreError(
+        f"the move of the runs in {path} to {target} has not ended: "
+        "run `mainspring move-runs` with this file and that store again"
+    )
 
 
 def _update(connection: apsw.Connection, path: Path, version: int, *, copied: bool) -> None:
