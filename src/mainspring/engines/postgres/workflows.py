@@ -210,7 +210,10 @@ class PostgresRuns(RunWrites, PostgresGround):
         for changes in (writes.appended, writes.rescheduled, writes.changed):
             for change in changes:
                 change.row.written = own
-        await super().write(await self._append(writes))
+        left = await self._append(writes)
+        # In one order: two nodes that begin runs of the same workflow ids would wait for each other.
+        new = sorted(left.new, key=lambda row: (row.namespace, row.workflow_id))
+        await super().write(left._replace(new=new))
         for row in writes.new:
             self._asked.add(row.id)
         for changes in (writes.appended, writes.rescheduled, writes.changed):
