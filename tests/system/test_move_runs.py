@@ -198,7 +198,17 @@ LEFT = "SELECT (SELECT count(*) FROM runs WHERE status = 0), (SELECT count(*) FR
 
 async def listed(url: str, name: str, **params: Any) -> list[Any]:
     async with serving(url, name) as call:
-        return list((await call("workflows.list", limit=100, **params))["items"])
+        return await all_runs(call, **params)
+
+
+async def all_runs(call: Any, **params: Any) -> list[Any]:
+    """Return the runs of all pages: a page ends early on a busy machine."""
+    page = await call("workflows.list", limit=100, **params)
+    found = list(page["items"])
+    while page["next"] is not None:
+        page = await call("workflows.list", limit=100, cursor=page["next"], **params)
+        found += page["items"]
+    return found
 
 
 # ---- the move ----
@@ -213,7 +223,7 @@ async def end_all(database: str, begun: list[Any]) -> dict[str, Any]:
     """Open a node on PostgreSQL, check the runs, connect workers, and return the outcomes of all runs."""
     outcomes: dict[str, Any] = {}
     async with serving(database, "new") as call:
-        runs = (await call("workflows.list", limit=100))["items"]
+        runs = await all_runs(call)
         assert list(map(lasting, runs)) == list(map(lasting, begun))
         for run in begun:
             shown = await call("workflows.show", key=run["handle"])
@@ -230,7 +240,7 @@ async def end_all(database: str, begun: list[Any]) -> dict[str, Any]:
                 outcomes[flow.name] = await flow.get(flow.name).aresult()
             with pytest.raises(JobCancelled):
                 await program.is_cancelled.get("is_cancelled").aresult()
-        runs = (await call("workflows.list", limit=100))["items"]
+        runs = await all_runs(call)
         outcomes["open"] = [run["id"] for run in runs if run["status"] == "open"]
         outcomes["chain of runs"] = [run["status"] for run in runs if run["id"] == "chain"]
     return outcomes
