@@ -272,8 +272,8 @@ async def _count_open(tx: Transaction, _query: CountOpen, _: Meter) -> dict[tupl
     return _counts(await tx.sql.fetch("count_open"))
 
 
-def _counts(rows: Iterable[tuple[str, str, str, int]]) -> dict[tuple[str, str, str], int]:
-    return {(namespace, name, version): number for namespace, name, version, number in rows}
+def _counts(rows: Iterable[Sequence[Any]]) -> dict[tuple[str, str, str], int]:
+    return {(row[0], row[1], row[2]): row[3] for row in rows}
 
 
 class RunWrites(RunReads):
