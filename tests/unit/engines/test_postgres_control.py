@@ -42,7 +42,7 @@ class Connection:
 def test_a_connection_that_is_being_greeted_ends_with_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     connections: list[Connection] = []
 
-    async def connect(*_: object) -> Connection:
+    async def connect(*_: object, **__: object) -> Connection:
         connections.append(Connection())
         return connections[-1]
 
@@ -72,7 +72,7 @@ def test_a_defect_while_it_connects_again_does_not_end_the_connection_for_good(m
     monkeypatch.setattr(control, "DEFECT_DELAY", 0.0)
     connections: list[Connection] = []
 
-    async def connect(*_: object) -> Connection:
+    async def connect(*_: object, **__: object) -> Connection:
         connections.append(Connection())
         return connections[-1]
 

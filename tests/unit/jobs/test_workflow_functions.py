@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from mainspring.access.idempotency import KeyedAct
     from mainspring.errors import MainspringError
+    from mainspring.jobs.held import Worker
     from mainspring.jobs.roots import Joined
     from mainspring.jobs.slices import RunTransaction
     from mainspring.storage.engine import Operation
@@ -38,6 +39,9 @@ class FakeRoots:
         self.refuses = False
         self.failures = 0
         """How many requests fail."""
+
+    def goes_on(self, job: Job) -> Worker | None:
+        return None
 
     def begin(self, jobs: list[Job], done: Callable[[Joined], None], failed: Callable[[MainspringError], None]) -> None:
         if self.refuses:
