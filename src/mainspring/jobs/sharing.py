@@ -416,7 +416,7 @@ class Reports:
     def _read_subscribers(
         self, relay: Relay, job_id: int, subscribers: ProgressSubscribers | None
     ) -> ProgressSubscribers:
-        """Return the subscribers of a job, which are read again if what is known of them is too old."""
+        """Return the subscribers of a job; they are read again if the last read is too old."""
         now = self._clock.monotonic()
         if subscribers is None:
             subscribers = ProgressSubscribers(now)

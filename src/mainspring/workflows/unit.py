@@ -145,7 +145,8 @@ class WorkflowUnit:
                 outcome = await forget_runs(changes, operation)
             case RunErrands():
                 changes.errands_due_us = operation.now_us
-                changes.errands_from_first = operation.from_first
+                # Those that are set aside stay so while another node does errands: none of them is tried.
+                changes.errands_from_first = operation.from_first and not changes.errands_elsewhere
                 return lambda: RanErrands(
                     changes.errands_left, changes.errands_done, changes.errands_aside, changes.errands_elsewhere
                 )

@@ -155,6 +155,14 @@ class RunningFlows:
         assert flows.decide(first, task, flows.close()).verdict == "stale"
         assert flows.decide(first, flows.task(second), flows.timer(1), more=True).verdict == "stale"
 
+    def test_a_step_of_a_decision_that_its_group_gives_back_is_stale(self, flows: Flows) -> None:
+        run = flows.start()
+        task = flows.task(run)
+        completion = flows.completing(run, task, flows.timer(1), more=True)
+        _, (decided,) = flows.group(job_ops.Settle([released(task)]), ops.Decide([completion], flows.now_us))
+        assert decided.verdict == "stale"
+        assert flows.decide(run, flows.task(run), flows.timer(1), more=True).verdict == "recorded"
+
     def test_a_task_is_completed_once(self, flows: Flows) -> None:
         run = flows.start()
         task = flows.task(run)

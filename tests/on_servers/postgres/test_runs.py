@@ -21,6 +21,7 @@ from mainspring.workflows.model import Definition, Key, Status
 from mainspring.workflows.requests import Signal, SignalExternalWorkflowExecution
 from mainspring.workflows.store import HasErrands
 
+from .a_fleet import session
 from .run_nodes import Nodes
 
 if TYPE_CHECKING:
@@ -422,6 +423,24 @@ def test_errands_that_another_node_does_are_left_to_it(nodes: Nodes) -> None:
     assert (len(first.done), first.is_elsewhere) == (1, False)
     assert (second.done, second.is_elsewhere) == ([], True)
     assert len(one.children(run)) == 1
+
+
+def test_errands_that_are_set_aside_stay_so_while_another_node_does_errands(nodes: Nodes, database: str) -> None:
+    one, two = nodes.flows
+
+    async def add_unreadable() -> int:
+        async with session(database) as other:
+            number: int = await other.fetchval("INSERT INTO errands (errand) VALUES ('x') RETURNING number")
+            return number
+
+    number = one.store.run(add_unreadable())
+    assert not one.run_errands() or not one.run_errands()
+    run = two.start()
+    two.store.group(*deciding(two, run, two.task(run), two.child()))
+    from_first = [ops.RunErrands(one.now_us, from_first=True)]
+    _, (tried,) = nodes.during((two, [ops.RunErrands(two.now_us)]), (one, from_first))
+    assert tried.is_elsewhere
+    assert (tried.aside.after, list(tried.aside.faults)) == (number, [number])
 
 
 def test_errands_of_a_node_that_has_died_are_done_by_another_one(nodes: Nodes) -> None:

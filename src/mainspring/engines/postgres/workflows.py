@@ -25,6 +25,7 @@ from mainspring.engines.postgres.transaction import known_ids
 from mainspring.engines.sql.workflows import RunWrites, WorkflowSlice, appended_row, find_alarms
 from mainspring.jobs.owners import Ended
 from mainspring.jobs.slices import of_kind, settled_keys
+from mainspring.jobs.store import Settle
 from mainspring.workflows import cross_run, outbox, sent_signals, unit
 from mainspring.workflows import store as ops
 from mainspring.workflows.cross_run import RecordEnd
@@ -112,7 +113,7 @@ class PostgresRuns(RunWrites, PostgresGround):
         """The locked runs, with what `RunRow.written` is if they are current."""
         self._asked_jobs: set[int] = set()
         self._held_jobs: set[int] = set()
-        """Those of the jobs above that this node holds, as long as this transaction has not ended them."""
+        """Those of the jobs above that this node holds; this transaction does not settle them."""
         self._own = 0
         """The number that the writes of this transaction leave in the rows of runs."""
         self._errands: list[tuple[int, bytes]] = []
@@ -315,6 +316,8 @@ class PostgresWorkflowUnit(WorkflowUnit):
             if kind in WRITES:
                 for operation in of_kind(plan, kind):
                     await self._name(operation, wanted)
+        # A job that the group itself ends or gives back is held no more once its runs are changed.
+        wanted.held -= {one.job.id for settle in of_kind(plan, Settle) for one in settle.settlements}
         if ops.SaveDefinitions in plan or RemoveDefinition in plan:
             await tables.lock_definitions()
         if ops.ForgetRuns in plan:

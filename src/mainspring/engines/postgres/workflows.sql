@@ -14,7 +14,7 @@ WITH locked AS MATERIALIZED (
     WHERE id = ANY (ARRAY(
         SELECT unnest($1::bigint[])
         UNION ALL
-        SELECT r.id FROM runs_open AS r WHERE r.id <> r.root AND r.status <> 5 AND r.root = ANY ($2::bigint[])
+        SELECT r.id FROM runs_open AS r WHERE r.id <> r.root AND {run_is_last} AND r.root = ANY ($2::bigint[])
         UNION ALL
         SELECT r.id FROM unnest($3::text[], $4::text[]) AS named (namespace, workflow_id)
         CROSS JOIN LATERAL (
