@@ -307,6 +307,9 @@ class WorkflowService:
         def paused() -> bool:
             return jobs.dispatch.paused
 
+        def looks() -> bool:
+            return is_shared and self.definitions.any() and first(ERRANDS)
+
         def aside() -> int:
             return self._set_aside.number(RUN)
 
@@ -315,7 +318,7 @@ class WorkflowService:
             reads,
             clock,
             paused=paused,
-            looks=lambda: is_shared and self.definitions.any() and first(ERRANDS),
+            looks=looks,
             set_aside=self._set_aside,
         )
         self._sent = SignalLoop(
@@ -323,7 +326,7 @@ class WorkflowService:
             reads,
             clock,
             paused=paused,
-            looks=lambda: is_shared and self.definitions.any() and first(ERRANDS),
+            looks=looks,
             set_aside=self._set_aside,
             tasks=self._tasks,
             paused_functions=self._paused,

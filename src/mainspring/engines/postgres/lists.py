@@ -52,7 +52,7 @@ from mainspring.schedules.store import ListSchedules
 from mainspring.series import ReadNamespaceSeries
 from mainspring.storage.engine import Meter, Page, Query, in_parts, unknown
 from mainspring.workflows.definitions import CountOpen
-from mainspring.workflows.store import CountParked, FindDefinitions, HasErrands
+from mainspring.workflows.store import CountParked, FindDefinitions, FindSentSignals, HasErrands
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -216,6 +216,7 @@ SINGLE_STATEMENT: Final = frozenset(
         CountRevocations,
         FindCredential,
         FindDefinitions,
+        FindSentSignals,
         FirstInLine,
         HasErrands,
         LastOutcomes,
@@ -227,8 +228,8 @@ SINGLE_STATEMENT: Final = frozenset(
         ShowJob,
     }
 )
-"""Queries of one statement. The parts of a very long answer may be of different snapshots, as its pages are: the rows of these
-lists never change their places."""
+"""Queries of one statement, or of two whose answers have nothing to do with each other. The parts of a very long answer may be of
+different snapshots, as its pages are: the rows of these lists never change their places."""
 READ_ATTEMPTS: Final = 3
 """Attempts to run a query that meets a possible race."""
 READ_SETTINGS: Final = """
