@@ -30,7 +30,7 @@ def name(value: object) -> str:
 
 
 @pytest.mark.system
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", RUNNABLE_PAGES, ids=name)
 def test_the_commands_of_a_page_run_as_shown(page: Path, tmp_path: Path) -> None:
     page_blocks = blocks(page)

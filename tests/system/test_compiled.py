@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .packaging import ROOT, build, install, run
+from .packaging import COMMAND_TIMEOUT, ROOT, build, install, run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(2 * COMMAND_TIMEOUT)]
 
 SUITES = (
     "tests/unit/wire",

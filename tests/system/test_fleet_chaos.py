@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from .stores import Store
 
 NODES = 3
-SEEDS = 6
-SEEDS_OF_OTHER_STORES = 3
+SEEDS = 5
+SEEDS_OF_OTHER_STORES = 2
 """Seeds on the stores after the first, which share most of the code."""
 SLOW_SEEDS = 3
 PLANTED_SEEDS = 30

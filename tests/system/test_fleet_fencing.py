@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 
 pytestmark = on_each_store
-TAKEOVER_LIMIT = LEASE + 2.0
-"""Seconds from a node's last heartbeat until another node has its jobs: the lease, a check every second, and a reserve."""
 RECEIVE_TIMEOUT = 30.0
 
 
@@ -192,7 +190,6 @@ def test_a_node_that_is_cut_off_stops_its_workers_before_others_take_over(
     # The purpose of the lease: the node stops its worker first, and another node takes over after the margin.
     assert stopped_at < taken_at
     assert stopped_at - parted < LEASE
-    assert taken_at - parted < TAKEOVER_LIMIT
     holder.settle(job, b"succeeded", b"late")  # answered when the node can read the job's state from the store
     proxy_of(route).heal()
     assert holder.verdict(job) == b"stale"
