@@ -127,14 +127,17 @@ class Chaos:
         *,
         scenario: Scenario = FLEET,
         lease: float = LEASE,
+        longest: float | None = None,
         plant: str | None = None,
         left: Callable[[], str] | None = None,
     ) -> None:
         """``routes`` lead to the store, one for each node; ``plant`` names a defect to plant in every node.
 
-        ``left`` describes what is in the store although all work is done; empty if nothing is.
+        ``longest``: the most seconds for which a node is disturbed; by default they are more than its lease. ``left`` describes
+        what is in the store although all work is done; empty if nothing is.
         """
         self.random = random.Random(seed)
+        self.longest = 2 * lease + 1 if longest is None else longest
         self._left = left
         self._plant = plant
         self._events = scenario.events
@@ -225,6 +228,22 @@ class Chaos:
         """Start nodes in these slots."""
         for slot in slots:
             slot.launch(self._plant)
+
+    def await_runs(self, number: int) -> None:
+        """Wait until some more runs of workflows have started, and some of them are under way."""
+        assert self._followers is not None
+        ledger = self._followers.ledger
+        if number:
+            ledger.await_count("starts", ledger.counts["starts"] + number, LIMIT)
+        ledger.await_progress(self.random.randrange(self._events))
+
+    def kill_everything(self) -> None:
+        """Kill all nodes and worker processes with SIGKILL, and start them again."""
+        assert self._crew is not None
+        for slot in self.slots:
+            slot.kill()
+        self._crew.kill()
+        self.launch(*self.slots)
 
     def disturb_crew(self) -> None:
         """Kill, stop or hold a worker process."""

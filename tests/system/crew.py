@@ -94,6 +94,12 @@ class Crew:
                     _send(pid, signal.SIGSTOP)
                     self._held[pid] = (time.time(), time.monotonic() + chance.uniform(0, LONGEST_HOLD))
 
+    def kill(self) -> None:
+        """SIGKILL all workers and start them again."""
+        for number, supervisor in self._workers.items():
+            _send(supervisor, signal.SIGKILL)
+            self._start(number)
+
     def was_held(self, pid: int, at: float) -> bool:
         """Return whether a process was held shortly before a wall time: it does not know what others did meanwhile."""
         return any(pid == held and begin <= at <= end + LATE for held, begin, end in self._holds)

@@ -35,17 +35,17 @@ def kill(chaos: Chaos) -> None:
 
 
 def freeze(chaos: Chaos) -> None:
-    """SIGSTOP a node for at most twice its lease plus one second."""
+    """SIGSTOP a node for a while."""
     slot = chaos.random.choice(chaos.slots)
     assert slot.node is not None
     slot.node.freeze()
-    time.sleep(chaos.random.uniform(0, 2 * chaos.fleet.lease + 1))
+    time.sleep(chaos.random.uniform(0, chaos.longest))
     chaos.ledger.node_continues()
     slot.node.thaw()
 
 
 def part(chaos: Chaos) -> None:
-    """Cut a node off from the database in one of several ways, for at most the same time."""
+    """Cut a node off from the database in one of several ways for a while."""
     chance = chaos.random
     slot = chance.choice(chaos.slots)
     route = slot.route
@@ -69,7 +69,7 @@ def part(chaos: Chaos) -> None:
             route.lose_answer(to=chance.choice([None, b""]))
         case _:
             route.lose_request(of=chance.choice([None, b""]))
-    time.sleep(chance.uniform(0, 2 * chaos.fleet.lease + 1))
+    time.sleep(chance.uniform(0, chaos.longest))
     proxy.heal()
 
 

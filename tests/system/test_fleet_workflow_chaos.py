@@ -8,17 +8,15 @@ store has no open run, no live job and no errand.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.postgres.server import PostgresServer, memory_directory, name_of
 
-from mainspring.engines.postgres.engine import migrate_store
-
 from .chaos import FLEET_WITH_WORKFLOWS, Chaos, Findings, endure
 from .fleet import LEASE
 from .fleet_chaos import Deck
+from .left_in_store import keep_schema, left
 from .stores import POSTGRESQL, Store
 
 if TYPE_CHECKING:
@@ -32,17 +30,15 @@ SECONDS = 60.0
 """Seconds of the disturbances of each seed of the long form."""
 LONGEST_DISTURBANCE = 2 * LEASE + 1
 """The longest time for which a node is disturbed, in seconds."""
+LONG_LEASE = 15.0
+"""The lease by default, in seconds: a death that shows at the end of a session is found long before its end."""
+LONGEST_CUT = 3.0
+"""The longest time for which a node with this lease is disturbed: sessions that were cut by then have proved a death."""
 PLANTED_SEEDS = 5
 """Seeds until one of them shows a planted fault, at most."""
+EARLY_SEED = 1
 SCHEMA = "migrated"
 """The database of which those of the seeds are copies."""
-LEFT = """
-SELECT 'open runs', count(*) FROM mainspring.runs_open UNION ALL
-SELECT 'live jobs', count(*) FROM mainspring.jobs UNION ALL
-SELECT 'submitted jobs', count(*) FROM mainspring.inbox UNION ALL
-SELECT 'early signals', count(*) FROM mainspring.early_signals UNION ALL
-SELECT 'errands', count(*) FROM mainspring.errands
-"""
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +46,8 @@ def server(postgres_programs: Path) -> Iterator[PostgresServer]:
     """Return a server that the module's tests disturb."""
     del postgres_programs
     with PostgresServer(parent=memory_directory()) as server:
-        server.sql(f'ALTER DATABASE "{_migrated(server)}" RENAME TO {SCHEMA}')
+        keep_schema(server, SCHEMA)
         yield server
-
-
-def _migrated(server: PostgresServer) -> str:
-    url = server.create_database()
-    asyncio.run(migrate_store(url))
-    return name_of(url)
 
 
 def survive(
@@ -67,21 +57,31 @@ def survive(
     seed: int,
     *,
     seconds: float = 0.0,
+    early: bool = False,
     plant: str | None = None,
 ) -> Findings:
-    """Run one seed in a directory and a database of its own: all disturbances of a deck, and further ones for some seconds."""
+    """Run one seed in a directory and a database of its own: all disturbances of a deck, and further ones for some seconds.
+
+    ``early``: deaths are found by the ends of sessions, and the database does not restart: after that, leases would decide.
+    """
     own = directory / str(seed)
     own.mkdir()
     url = server.create_database(SCHEMA)
-
-    def left() -> str:
-        rows = server.sql(LEFT, name_of(url)).splitlines()
-        return ", ".join(row for row in rows if not row.endswith("|0"))
-
-    deck = Deck(lambda _: server.restart("immediate"))
+    deck = Deck() if early else Deck(lambda _: server.restart("immediate"))
+    lease, longest = (LONG_LEASE, LONGEST_CUT) if early else (LEASE, LONGEST_DISTURBANCE)
     try:
         with Store(POSTGRESQL, url, {url: server.port}).routes(NODES) as routes:
-            chaos = Chaos(fork_server, own, routes, seed, scenario=FLEET_WITH_WORKFLOWS, plant=plant, left=left)
+            chaos = Chaos(
+                fork_server,
+                own,
+                routes,
+                seed,
+                scenario=FLEET_WITH_WORKFLOWS,
+                lease=lease,
+                longest=longest,
+                plant=plant,
+                left=lambda: left(server, name_of(url)),
+            )
             return chaos.run(deck.deal, len(deck), seconds)
     finally:
         server.drop_database(url)
@@ -96,6 +96,27 @@ def test_disturbances_leave_each_run_closed_once_with_its_result(
     assert sum(found.counts[f"workers: {kind}"] for kind in ("kill", "stop", "kill process", "hold")) == 2
     assert found.counts["closed"] == found.counts["starts"] > 0
     assert {"children", "runs continued as new", "signals", "cancels"} <= (+found.counts).keys(), found.counts
+
+
+def test_deaths_that_sessions_prove_leave_each_run_closed_once_with_its_result(
+    fork_server: ForkServer, server: PostgresServer, tmp_path: Path
+) -> None:
+    found = survive(fork_server, server, tmp_path, EARLY_SEED, early=True)
+    print(found.summary())  # noqa: T201 - the accounts
+    assert not found.broken(overlap=LONG_LEASE), found
+    assert found.counts["closed"] == found.counts["starts"] > 0
+    assert "a node is dead" in found.logs
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+def test_many_minutes_of_proved_deaths_leave_each_run_closed_once_with_its_result(
+    fork_server: ForkServer, server: PostgresServer, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    def run(seed: int) -> Findings:
+        return survive(fork_server, server, tmp_path, seed, seconds=SECONDS, early=True)
+
+    endure(request.config.getoption("--minutes"), run, overlap=LONG_LEASE)
 
 
 @pytest.mark.long
