@@ -306,7 +306,10 @@ async def _show(runs: Runs, run: int) -> ShownRun | None:
     stored = await runs.load(run)
     if stored is None:
         return None
-    found = await load(runs, stored)
+    return _of(await load(runs, stored))
+
+
+def _of(found: Run | Unread) -> ShownRun:
     return ShownRun(found.row, State(), found.fault) if isinstance(found, Unread) else ShownRun(found.row, found.state)
 
 
@@ -343,17 +346,25 @@ class Mark(NamedTuple):
     started_us: int
 
 
+class ListedRun(NamedTuple):
+    """A run that a search has found."""
+
+    row: RunRow
+    has_snapshot: bool
+    """Whether a snapshot of it is stored."""
+
+
 class SearchableRuns(Protocol):
     """The runs of a store at one moment, as `list_runs` reads them."""
 
-    async def few(self, most: int) -> list[int] | None:
+    async def few(self, most: int) -> list[ListedRun] | None:
         """Return the matching runs, newest first, by an index that reads at most ``most`` entries; None: no index does."""
 
-    async def mark(self, before: int | None, rows: int) -> Mark | None:
-        """Return the last of ``rows`` runs with ids below ``before``, matching or not, newest first; None: there are fewer."""
+    async def part(self, before: int | None, rows: int, most: int) -> tuple[list[ListedRun], Mark | None]:
+        """Return those of ``rows`` runs with ids below ``before``, newest first, that match, at most ``most``.
 
-    async def between(self, low: int, before: int | None, most: int) -> list[int]:
-        """Return matching runs with ids from ``low`` to below ``before``, newest first, at most ``most``."""
+        The mark is the last of these ``rows`` runs, matching or not; None: there are fewer, or the part has ended with ``most``.
+        """
 
 
 async def list_runs(searchable: SearchableRuns, runs: Runs, query: ListRuns, meter: Meter) -> Page[ShownRun]:
@@ -365,14 +376,22 @@ async def list_runs(searchable: SearchableRuns, runs: Runs, query: ListRuns, met
     else:
         found, mark = await _scan(searchable, query, meter)
         is_cut = len(found) >= query.limit
+    wanted = found[: query.limit]
     shown: list[ShownRun] = []
     sizes = Sizes(query)
     is_spent = False
-    for run in found[: query.limit]:
+    histories: dict[int, list[bytes]] = {}
+    read = 0
+    for number, (row, has_snapshot) in enumerate(wanted):
         if shown and (is_spent or meter.is_late()):  # the states of some runs are large, or take long to read
             is_cut = True
             break
-        if (one := await _show(runs, run)) is not None:
+        if number == read:  # the next histories, together: most runs have no snapshot
+            part = _first(wanted[read : read + sizes.part(len(wanted))], PAGE_BYTES)
+            histories = await runs.histories([one.row.id for one in part if not one.has_snapshot])
+            read += len(part)
+        one = await _show(runs, row.id) if has_snapshot else _of(folded(row, State(), histories.get(row.id, ())))
+        if one is not None:
             shown.append(one)
             is_spent = sizes.add([one])
     if is_cut:
@@ -380,19 +399,29 @@ async def list_runs(searchable: SearchableRuns, runs: Runs, query: ListRuns, met
     return Page(shown, size=sizes.used) if mark is None else Page(shown, *mark, sizes.used)
 
 
-async def _scan(searchable: SearchableRuns, query: ListRuns, meter: Meter) -> tuple[list[int], Mark | None]:
+async def _scan(searchable: SearchableRuns, query: ListRuns, meter: Meter) -> tuple[list[ListedRun], Mark | None]:
     """Return matching runs, and the place to which the search came; None if it came to the end, or found enough."""
-    found: list[int] = []
+    found: list[ListedRun] = []
     before: int | None = query.after
     mark = None
     while rows := meter.part():
-        mark = await searchable.mark(before, rows)
-        found += await searchable.between(0 if mark is None else mark.id, before, query.limit - len(found))
+        part, mark = await searchable.part(before, rows, query.limit - len(found))
+        found += part
         meter.spend(rows)
         if mark is None or len(found) >= query.limit:
             return found, None
         before = mark.id
     return found, mark
+
+
+def _first(found: Sequence[ListedRun], most_bytes: int) -> Sequence[ListedRun]:
+    """Return the first of some runs, one at least, whose histories without a snapshot have at most a number of bytes."""
+    total = 0
+    for number, (row, has_snapshot) in enumerate(found):
+        total += 0 if has_snapshot else row.history_bytes
+        if number and total > most_bytes:
+            return found[:number]
+    return found
 
 
 if TYPE_CHECKING:

@@ -102,6 +102,9 @@ class Runs(Protocol):
     async def blocks(self, run: int, first: int, limit: int = ALL) -> list[bytes]:
         """Return the blocks of a history in order, from the one that has the event ``first`` on, ``limit`` at most."""
 
+    async def histories(self, runs: Collection[int]) -> dict[int, list[bytes]]:
+        """Return all blocks of some histories, in order, by their runs."""
+
     async def open_run(self, namespace: str, workflow_id: str) -> int:
         """Return the open run of a workflow id; 0 if there is none."""
 

@@ -47,6 +47,21 @@ class ListingFlows:
         flows.signal(Signal(Key(run=first), "a", b""))
         assert flows.list(needs_decision=True, status=(Status.OPEN,)) == [second, first]
 
+    def test_lists_have_the_states_of_runs_with_short_and_long_histories(self, flows: Flows) -> None:
+        runs = [flows.start() for _ in range(12)]
+        flows.running(runs[0], flows.timer(60))
+        for run in runs[1:8]:  # more together than one read has; those of 60 signals have snapshots
+            flows.running(run)
+            for number in range(60 if run % 2 else 2):
+                flows.signal(Signal(Key(run=run), f"s{number}", b"x" * (500 if run % 2 else 200_000)))
+        flows.running(runs[8], flows.close())
+        for open_runs in (False, True):
+            status = (Status.OPEN,) if open_runs else ()
+            listed = flows.store.all_of(ops.ListRuns(status=status, limit=100), Budget(seconds=60.0))
+            expected = [run for run in reversed(runs) if run != runs[8] or not open_runs]
+            assert [one.row.id for one in listed] == expected
+            assert listed == [flows.shown(run) for run in expected]
+
     def test_a_page_ends_when_its_time_is_spent(self, flows: Flows) -> None:
         runs = [flows.start() for _ in range(5)][::-1]
         page = flows.store.read(ops.ListRuns(limit=3), Budget(seconds=0.0))

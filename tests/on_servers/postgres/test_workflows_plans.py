@@ -30,7 +30,7 @@ STATEMENTS = sorted(
 )
 SMALL = {"definitions", "locks", "nodes", "refused_signals"}
 """Small tables: one row for each version of a workflow and each node, and at most a thousand signals."""
-FIRST = {"next_early", "errands", "errand_sizes", "next_runs", "mark_run", "sent_signals"}
+FIRST = {"next_early", "errands", "errand_sizes", "next_runs", "sent_signals"}
 """Statements that read the next entries of an index."""
 OF_ALL_TIMES = {
     "blocks",
@@ -43,7 +43,6 @@ OF_ALL_TIMES = {
     "few_named",
     "list_runs",
     "list_these_runs",
-    "mark_run",
     "next_runs",
     "next_early",
 }
@@ -64,6 +63,8 @@ INDEXES = {
     "next_builds": {"runs_open_parked"},
     "parked_runs": {"runs_open_parked"},
     "few_parked": {"runs_open_parked"},
+    "list_open_runs": {"runs_open_pkey", "snapshots_pkey"},
+    "list_these_open_runs": {"runs_open_pkey", "snapshots_pkey"},
     "due_runs": {"runs_open_due"},
     "next_run": {"runs_open_due"},
     "waiting_named": {"functions_names", "live"},

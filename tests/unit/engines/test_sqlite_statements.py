@@ -17,6 +17,32 @@ BY_ID = "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"
 RUN_BY_ID = "SEARCH runs USING INTEGER PRIMARY KEY (rowid=?)"
 AMONG = ["LIST SUBQUERY 1", "SCAN json_each VIRTUAL TABLE INDEX 1:"]
 
+PART_OF_RUNS = [
+    "COMPOUND QUERY",
+    "LEFT-MOST SUBQUERY",
+    "CO-ROUTINE found",
+    "SEARCH runs USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)",
+    "SCALAR SUBQUERY 3",
+    "MATERIALIZE mark",
+    "SEARCH runs USING INTEGER PRIMARY KEY (rowid<?)",
+    "SCAN mark",
+    "CORRELATED SCALAR SUBQUERY 2",
+    "SEARCH snapshots USING INTEGER PRIMARY KEY (rowid=?)",
+    "SCAN found",
+    "UNION ALL",
+    RUN_BY_ID,
+    "SCALAR SUBQUERY 7",
+    "SCAN mark",
+    "CORRELATED SCALAR SUBQUERY 6",
+    "SEARCH snapshots USING INTEGER PRIMARY KEY (rowid=?)",
+]
+THESE_RUNS = [
+    RUN_BY_ID,
+    "LIST SUBQUERY 2",
+    "SCAN json_each VIRTUAL TABLE INDEX 1:",
+    "CORRELATED SCALAR SUBQUERY 1",
+    "SEARCH snapshots USING INTEGER PRIMARY KEY (rowid=?)",
+]
 PLANS = {
     "live": ["SEARCH jobs USING INDEX live (function=? AND uniq=?)"],
     "kept": ["SEARCH jobs USING INDEX kept (function=? AND uniq=? AND ended_us>?)"],
@@ -185,9 +211,10 @@ PLANS = {
     "forget_histories": ["SEARCH history USING PRIMARY KEY (run=?)", *AMONG],
     "forget_snapshots": ["SEARCH snapshots USING INTEGER PRIMARY KEY (rowid=?)", *AMONG],
     "forget_runs": [RUN_BY_ID, *AMONG],
-    "mark_run": ["SEARCH runs USING INTEGER PRIMARY KEY (rowid<?)"],
-    "list_runs": ["SEARCH runs USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"],
-    "list_these_runs": [RUN_BY_ID, *AMONG],
+    "list_runs": PART_OF_RUNS,
+    "list_open_runs": PART_OF_RUNS,
+    "list_these_runs": THESE_RUNS,
+    "list_these_open_runs": THESE_RUNS,
     "few_named": [
         "COMPOUND QUERY",
         "LEFT-MOST SUBQUERY",

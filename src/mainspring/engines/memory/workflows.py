@@ -21,7 +21,7 @@ from mainspring.workflows import store as ops
 from mainspring.workflows.cross_run import ErrandsAside
 from mainspring.workflows.definitions import CountOpen
 from mainspring.workflows.model import Limits
-from mainspring.workflows.reading import ReadLatest, RunCache
+from mainspring.workflows.reading import ListedRun, ReadLatest, RunCache
 from mainspring.workflows.tables import ALL, EarlySignals, SerialRuns, StoredRun, first_errands
 from mainspring.workflows.unit import WorkflowUnit
 
@@ -67,6 +67,9 @@ class MemoryRunReads:
         firsts, blocks = self._tables.histories.get(run, ([], []))
         at = max(bisect_right(firsts, first) - 1, 0)
         return blocks[at:] if limit == ALL else blocks[at : at + limit]
+
+    async def histories(self, runs: Collection[int]) -> dict[int, list[bytes]]:
+        return {run: await self.blocks(run, 1) for run in runs}
 
     async def open_run(self, namespace: str, workflow_id: str) -> int:
         last = await self.last_run(namespace, workflow_id)
@@ -264,24 +267,24 @@ class _Searchable:
 
     def __init__(self, tables: Tables, query: ops.ListRuns) -> None:
         self._rows = tables.workflows
+        self._snapshots = tables.snapshots
         self._order = sorted(tables.workflows)
         self._query = query
 
-    async def few(self, most: int) -> list[int] | None:
+    async def few(self, most: int) -> list[ListedRun] | None:
         """Return None: there are no indexes."""
         del most
         return None
 
-    async def mark(self, before: int | None, rows: int) -> reading.Mark | None:
-        at = self._place(before) - rows
-        if at < 0:
-            return None
-        row = self._rows[self._order[at]]
-        return reading.Mark(row.id, row.started_us)
-
-    async def between(self, low: int, before: int | None, most: int) -> list[int]:
-        part = self._order[bisect_left(self._order, low) : self._place(before)]
-        return list(islice((run for run in reversed(part) if self._matches(self._rows[run])), most))
+    async def part(self, before: int | None, rows: int, most: int) -> tuple[list[ListedRun], reading.Mark | None]:
+        high = self._place(before)
+        part = self._order[max(high - rows, 0) : high]
+        matching = (row for run in reversed(part) if self._matches(row := self._rows[run]))
+        found = [ListedRun(_copy(row), row.id in self._snapshots) for row in islice(matching, most)]
+        if len(part) < rows:
+            return found, None
+        last = self._rows[part[0]]
+        return found, reading.Mark(last.id, last.started_us)
 
     def _place(self, before: int | None) -> int:
         return len(self._order) if before is None else bisect_left(self._order, before)

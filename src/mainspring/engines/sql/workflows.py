@@ -19,7 +19,7 @@ from mainspring.workflows import store as ops
 from mainspring.workflows.cross_run import ErrandsAside
 from mainspring.workflows.definitions import CountOpen
 from mainspring.workflows.model import Definition, Key, Limits, Parking, Status
-from mainspring.workflows.reading import ReadLatest, RunCache
+from mainspring.workflows.reading import ListedRun, ReadLatest, RunCache
 from mainspring.workflows.requests import Signal
 from mainspring.workflows.store import CountParked, FindDefinitions, HasErrands, ListRuns, ReadHistory, RunRow, ShowRun
 from mainspring.workflows.tables import ALL, EarlySignals, Snapshot, StoredRun, first_errands
@@ -153,6 +153,12 @@ class RunReads:
         found = await self._sql.fetch("blocks", run, first, LARGEST if limit == ALL else limit)
         return [block for (block,) in found]
 
+    async def histories(self, runs: Collection[int]) -> dict[int, list[bytes]]:
+        found: dict[int, list[bytes]] = {run: [] for run in runs}
+        for run, block in await self._sql.fetch("whole_histories", self._sql.among(found)) if found else ():
+            found[run].append(block)
+        return found
+
     async def open_run(self, namespace: str, workflow_id: str) -> int:
         if "\0" in workflow_id:
             return 0  # no run has such an id
@@ -190,40 +196,51 @@ class RunReads:
 class _Searchable:
     """`SearchableRuns` in a table."""
 
-    def __init__(self, sql: Statements, query: ListRuns) -> None:
-        self._sql = sql
+    def __init__(self, tx: Transaction, query: ListRuns) -> None:
+        self._tx = tx
+        self._sql = tx.sql
         self._query = query
+        self._is_of_open = set(query.status) == {Status.OPEN}
 
-    async def few(self, most: int) -> list[int] | None:
+    async def few(self, most: int) -> list[ListedRun] | None:
         """Return the runs of a workflow id, or the parked ones, by their index; None if there are more than ``most``."""
         query = self._query
         if "\0" in (query.workflow_id or "") + (query.type or ""):
             return []
         if query.workflow_id is not None:
-            ids = await self._ids("few_named", query.namespace, query.workflow_id, most + 1)
+            ids = await self._sql.fetch("few_named", query.namespace, query.workflow_id, most + 1)
         elif query.parked:
-            ids = await self._ids("few_parked", query.namespace, most + 1)
+            ids = await self._sql.fetch("few_parked", query.namespace, most + 1)
         else:
             return None
         if len(ids) > most:
             return None
-        return await self._list("list_these_runs", query.after, self._sql.among(ids), query.limit + 1)
+        among = self._sql.among(run for (run,) in ids)
+        found, _ = await self._list("list_these_runs", "list_these_open_runs", query.after, among, query.limit + 1)
+        return found
 
-    async def mark(self, before: int | None, rows: int) -> reading.Mark | None:
-        row = await self._sql.first("mark_run", _id(before), rows - 1)
-        return None if row is None else reading.Mark(*row)
+    async def part(self, before: int | None, rows: int, most: int) -> tuple[list[ListedRun], reading.Mark | None]:
+        return await self._list("list_runs", "list_open_runs", before, rows - 1, most)
 
-    async def between(self, low: int, before: int | None, most: int) -> list[int]:
-        return await self._list("list_runs", before, low, most)
-
-    async def _list(self, statement: str, before: int | None, among: object, most: int) -> list[int]:
+    async def _list(
+        self, of_all: str, of_open: str, before: int | None, among: object, most: int
+    ) -> tuple[list[ListedRun], reading.Mark | None]:
         query = self._query
         statuses = sum(1 << status for status in set(query.status))
         filters = (query.namespace, statuses, query.type, query.since_us, query.workflow_id, int(query.parked))
-        return await self._ids(statement, _id(before), among, *filters, int(query.needs_decision), most)
-
-    async def _ids(self, statement: str, *values: Any) -> list[int]:
-        return [run for (run,) in await self._sql.fetch(statement, *values)]
+        values = (_id(before), among, *filters, int(query.needs_decision), most)
+        found: list[ListedRun] = []
+        mark = None
+        for matches, *values_of_run, has_snapshot in await self._sql.fetch(
+            of_open if self._is_of_open else of_all, *values
+        ):
+            row = stored_row(values_of_run)
+            if matches:
+                found.append(ListedRun(row, bool(has_snapshot)))
+            else:
+                mark = reading.Mark(row.id, row.started_us)
+        await self._tx.load_nodes([one for row, _ in found for one in (row.id, row.root)])
+        return found, mark
 
 
 def _id(before: int | None) -> int:
@@ -234,7 +251,7 @@ def readers(find_job: FindJob) -> Readers:
     """Return the answers to queries."""
 
     async def list_runs(tx: Transaction, query: ListRuns, meter: Meter) -> Page[ShownRun]:
-        return await reading.list_runs(_Searchable(tx.sql, query), RunReads(tx, find_job), query, meter)
+        return await reading.list_runs(_Searchable(tx, query), RunReads(tx, find_job), query, meter)
 
     async def show_run(tx: Transaction, query: ShowRun, _: Meter) -> Shown:
         return await reading.show_run(RunReads(tx, find_job), query)
@@ -280,13 +297,9 @@ class RunWrites(RunReads):
     """``workflows.tables.RunTables`` inside the open transaction, without the services of its engine."""
 
     async def load_short(self, runs: Collection[int]) -> list[tuple[RunRow, list[bytes]]]:
-        sql = self._sql
-        found: dict[int, tuple[RunRow, list[bytes]]] = {}
-        for values in await sql.fetch("load_short_runs", sql.among(runs)):
-            found[values[0]] = stored_row(values), []
-        for run, block in await sql.fetch("whole_histories", sql.among(found)):
-            found[run][1].append(block)
-        return list(found.values())
+        rows = [stored_row(values) for values in await self._sql.fetch("load_short_runs", self._sql.among(runs))]
+        blocks = await self.histories([row.id for row in rows])
+        return [(row, blocks[row.id]) for row in rows]
 
     async def write(self, writes: Writes) -> None:
         many = self._sql.many
