@@ -33,6 +33,7 @@ faketime|faketime|the tests of nodes whose clocks are wrong
 openssl|openssl|the tests with TLS
 sqlite3|sqlite3|the page about backups, on damaged files
 postgres|postgresql|the tests of the PostgreSQL engine
+pgbouncer|pgbouncer|the tests of poolers before PostgreSQL
 zookeeper|zookeeper|the tests of the ZooKeeper engine
 chromium|chromium-headless-shell|the tests of pages in a browser
 TABLE
@@ -41,7 +42,7 @@ TABLE
 # here NAME: succeeds if the program, header, Perl module or PHP extension is installed.
 here() {
     case $1 in
-    gearmand) command -v gearmand || test -x /usr/sbin/gearmand ;;
+    gearmand | pgbouncer) command -v "$1" || test -x "/usr/sbin/$1" ;;
     postgres) compgen -G '/usr/lib/postgresql/*/bin/initdb' || command -v initdb ;;
     zookeeper) test -e /usr/share/java/zookeeper.jar && command -v java ;;
     chromium) command -v chromium-headless-shell || command -v chromium ;;

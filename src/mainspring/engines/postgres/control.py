@@ -205,6 +205,7 @@ class Sessions:
         self._control = control
         self._connection: Connection[Record] | None = None
         self._id = ""
+        self._is_pooled = False
         self._since = 0.0
         self._asked: list[int] = []
         """The server processes of the sessions in the rows that were read last."""
@@ -220,13 +221,14 @@ class Sessions:
         self._connection, self._since = connection, asyncio.get_running_loop().time()
         self._seen.clear()
         self._id = listed[0] if len(listed) == 1 else ""
+        self._is_pooled = False
         self._check(answering)
 
     def _check(self, answering: int) -> None:
         """Withdraw the id if another server process answers than the one that the connection was opened with: a pooler."""
         assert self._connection is not None
-        if self._id and answering != self._connection.get_server_pid():
-            self._id = ""
+        if answering != self._connection.get_server_pid() and not self._is_pooled:
+            self._id, self._is_pooled = "", True
             log.warning("a pooler is between this node and the database: others find its death by its lease alone")
 
     def session(self) -> str:
