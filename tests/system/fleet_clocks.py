@@ -1,4 +1,4 @@
-"""Nodes with a wrong clock: they run under libfaketime, which changes wall time but not monotonic time."""
+"""Processes with a wrong clock: they run under libfaketime, which changes wall time but not monotonic time."""
 
 from __future__ import annotations
 
@@ -16,6 +16,23 @@ if TYPE_CHECKING:
     from .servers import Server
 
 FAKETIME_LIBRARIES = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+
+
+class FakedClock:
+    """The offset of some processes' wall clock, in a file that libfaketime reads at each use of the clock."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.set("+0")
+        self.variables = {
+            "LD_PRELOAD": str(FAKETIME_LIBRARIES[0]),
+            "FAKETIME_TIMESTAMP_FILE": str(file),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+
+    def set(self, offset: str) -> None:
+        self._file.write_text(offset + "\n")
 
 
 @contextlib.contextmanager

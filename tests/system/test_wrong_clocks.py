@@ -14,7 +14,7 @@ from tests.conftest import leave_out
 from mainspring.client.blocking import Client
 from mainspring.client.environment import parse_servers
 
-from .fleet_clocks import FAKETIME_LIBRARIES
+from .fleet_clocks import FAKETIME_LIBRARIES, FakedClock
 from .processes import command, environment, node
 from .wrong_clock_app import app, go, sleeps
 
@@ -26,23 +26,6 @@ TIMEOUT = 90.0
 HOUR = 3600.0
 DAY = 86_400.0
 TEN_YEARS = 3650 * DAY
-
-
-class FakedClock:
-    """The offset of some processes' wall clock, in a file that libfaketime reads at each use of the clock."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self.set("+0")
-        self.variables = {
-            "LD_PRELOAD": str(FAKETIME_LIBRARIES[0]),
-            "FAKETIME_TIMESTAMP_FILE": str(file),
-            "FAKETIME_NO_CACHE": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }
-
-    def set(self, offset: str) -> None:
-        self._file.write_text(offset + "\n")
 
 
 @contextlib.contextmanager
