@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainspring.client.blocking import Client
-from mainspring.client.environment import parse_address
+from mainspring.client.environment import parse_servers
 
+from .fleet import addresses
 from .servers import eventually
 from .workflow_accounts import Account, audit
 from .workflow_chaos import TIMEOUT, WORKERS, AccountingClient, Findings, Ledger, WorkflowChaos, read_executions
@@ -24,30 +25,37 @@ if TYPE_CHECKING:
     from collections import Counter
     from pathlib import Path
 
+    from .fleet import Fleet
+
 pytestmark = pytest.mark.system
 
 VERSIONS = ("v1", "v2", "v3")
+NODES = ("n1", "n2", "n3")
+FLEET_WORKERS = (*WORKERS, "third")
+"""Workers of a fleet, each connected to all of its nodes."""
 
 
 class Deploys(WorkflowChaos):
-    """A node and two workers, whose program is replaced."""
+    """A node and two workers, or a fleet and three workers. Their program is replaced."""
 
-    def __init__(self, directory: Path, seed: int, kills: float) -> None:
-        """``kills``: the part of workers that are killed, and not stopped politely."""
+    def __init__(self, directory: Path, seed: int, kills: float, servers: str = "", plant: str | None = None) -> None:
+        """``kills``: the part of workers that are killed, and not stopped politely. ``servers``: the nodes of a fleet."""
         self._code = VERSIONS[0]
         self._kills = kills
-        super().__init__(directory, seed)
+        self.workers = WORKERS if not servers else FLEET_WORKERS
+        roles = self.workers if servers else ("node", *WORKERS)
+        super().__init__(directory, seed, roles=roles, servers=servers, plant=plant)
         for client in self.followers.clients:
             client.parks = frozenset({"mismatch"})
 
     def start(self, role: str, **order: Any) -> None:
         """Start a process with the present version."""
-        super().start(role, **order, **({"code": self._code} if role in WORKERS else {}))
+        super().start(role, **order, **({"code": self._code} if role in self.workers else {}))
 
     def deploy_next(self) -> None:
         """Replace the workers by those of the next version, politely or by a kill, each after some progress."""
         self._code = VERSIONS[VERSIONS.index(self._code) + 1]
-        for role in WORKERS:
+        for role in self.workers:
             self.ledger.await_progress(self.chance.randrange(80, 200))
             if self.chance.random() < self._kills:
                 self.kill(role)
@@ -60,33 +68,34 @@ class Deploys(WorkflowChaos):
 
     def rows(self) -> dict[str, dict[str, Any]]:
         """Return the versions of the workflow."""
-        client = Client([parse_address(self.address)])
+        client = Client(parse_servers(self.address))
         try:
             return {row["version"]: row for row in client.call("workflows.versions", {"type": "account"})["items"]}
         finally:
             client.close()
 
 
-def deploy(directory: Path, seed: int, kills: float = 0.3) -> Findings:
-    with Deploys(directory, seed, kills) as deploys:
+def deploy(directory: Path, seed: int, kills: float = 0.3, servers: str = "", plant: str | None = None) -> Findings:
+    with Deploys(directory, seed, kills, servers, plant) as deploys:
+        workers = len(deploys.workers) * len(parse_servers(deploys.address))  # a worker counts at each node
         found = deploys.suffer(lambda _: deploys.deploy_next(), 0.0, rounds=len(VERSIONS) - 1, runs=60)
         eventually(
-            lambda: {row["workers"] for row in deploys.rows().values()} == {2}, "both new workers have connected"
+            lambda: {row["workers"] for row in deploys.rows().values()} == {workers}, "all new workers have connected"
         )
         rows = deploys.rows()
     assert [(rows[version]["open"], rows[version]["parked"], rows[version]["workers"]) for version in ("1", "2")] == [
-        (0, 0, 2),
-        (0, 0, 2),
+        (0, 0, workers),
+        (0, 0, workers),
     ]
     assert rows["2"]["gets_new_runs"]
     return found
 
 
-def check(found: Findings) -> None:
+def check(found: Findings, workers: int = len(WORKERS)) -> None:
     print(found)  # noqa: T201 - the accounts
     assert not found.violations, str(found)
     assert found.counts["closed"] == found.counts["starts"] >= 60
-    assert found.counts["deploys"] == 4
+    assert found.counts["deploys"] == 2 * workers
     assert found.counts["patches"], "some runs have got the patch"
     assert found.counts["version 2"], "some runs have begun with version 2"
 
@@ -98,6 +107,21 @@ def test_a_rolling_deploy_loses_and_repeats_nothing(tmp_path: Path) -> None:
 def test_workers_that_are_stopped_politely_lose_no_decision_and_no_activity(tmp_path: Path) -> None:
     check(deploy(tmp_path, seed=2, kills=0))
     assert "attempt lost" not in (tmp_path / "node.log").read_text()
+
+
+def deploy_on(fleet: Fleet, directory: Path, seed: int, plant: str | None = None) -> Findings:
+    servers = addresses(fleet.start_many(*NODES))
+    return deploy(directory, seed, servers=servers, plant=plant)
+
+
+def test_a_rolling_deploy_on_a_fleet_loses_and_repeats_nothing(fleet: Fleet, tmp_path: Path) -> None:
+    check(deploy_on(fleet, tmp_path, seed=1), len(FLEET_WORKERS))
+
+
+@pytest.mark.long
+def test_a_planted_repetition_on_a_fleet_is_found(fleet: Fleet, tmp_path: Path) -> None:
+    violations = deploy_on(fleet, tmp_path, seed=1, plant="repetition").violations
+    assert any("was executed again" in violation for violation in violations)
 
 
 @pytest.mark.long

@@ -373,9 +373,18 @@ class Followers:
 class WorkflowChaos(WorkflowProcesses):
     """A node, two workers, and clients; the caller disturbs them."""
 
-    def __init__(self, directory: Path, seed: int, *, journal: bool = False, plant: str | None = None) -> None:
-        """``journal``: the node writes one, so that the power can be cut."""
-        super().__init__(directory, ("node", *WORKERS), plant)
+    def __init__(
+        self,
+        directory: Path,
+        seed: int,
+        *,
+        journal: bool = False,
+        plant: str | None = None,
+        roles: Sequence[str] = ("node", *WORKERS),
+        servers: str = "",
+    ) -> None:
+        """``journal``: the node writes one, so that the power can be cut. ``servers``: nodes in place of that one."""
+        super().__init__(directory, roles, plant, servers)
         self.chance = random.Random(seed)
         self._store = (directory / "store.db").resolve()
         self._journal = directory / "journal" if journal else None

@@ -3,6 +3,7 @@
 It runs as a program: it imports everything once, and forks a process for each order. It reads one order per line, as JSON:
 
 - ``role``: ``node``, or one of `APPS` for its worker; ``directory``: of the store, the socket and the effects;
+- ``servers``: the addresses of the nodes for a worker, separated by commas;
 - ``kill_at``: the number of an event; 0: the process is not killed. ``when``: ``before`` the transaction or the report that
   brings the event, or ``after`` it; a node also after it has ``answered``;
 - ``code``: one of `deployed_workflows.APPS` for a worker, in place of that of its role;
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from tests.system import accounted_workflows, deployed_workflows, power_cuts
 from tests.system import workflow_programs as programs
 
-from mainspring.client.environment import parse_address
+from mainspring.client.environment import parse_servers
 from mainspring.engines.sqlite import store_file
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.faces.gearman.protocol import GearmanProtocol
@@ -60,6 +61,7 @@ APPS = {
     "other": programs.elsewhere,
     "first": accounted_workflows.app,
     "second": accounted_workflows.app,
+    "third": accounted_workflows.app,
 }
 ANSWERED = 0.001
 """Seconds in which a worker gets an answer and goes on."""
@@ -244,10 +246,10 @@ async def node(directory: Path) -> None:
     await asyncio.Event().wait()
 
 
-async def worker(app: App, directory: Path) -> None:
+async def worker(app: App, servers: str) -> None:
     replace(link, "delays", partial(repeat, 0.02))  # a node that was killed is back at once
-    app.connect_to(f"unix:{directory / 's'}")
-    running = app.worker(servers=[parse_address(f"unix:{directory / 's'}")])
+    app.connect_to(servers)
+    running = app.worker(servers=parse_servers(servers))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.stop)
     await running.run()
 
@@ -271,7 +273,7 @@ def child(order: dict[str, Any]) -> None:
     if order.get("journal"):
         power_cuts.record_writes((directory / "store.db").resolve(), Path(order["journal"]))
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(node(directory) if app is None else worker(app, directory))
+        asyncio.run(node(directory) if app is None else worker(app, order["servers"]))
 
 
 def main() -> None:

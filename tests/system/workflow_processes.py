@@ -1,4 +1,4 @@
-"""A node and workers of workflows, each a process that can be killed and started again: see `workflow_host`."""
+"""A node and workers of workflows, or workers alone, each a process that can be killed and started again: see `workflow_host`."""
 
 from __future__ import annotations
 
@@ -65,12 +65,14 @@ def host() -> Host:
 class WorkflowProcesses:
     """The processes of some roles in one directory. A context manager: the processes end with it."""
 
-    def __init__(self, directory: Path, roles: Sequence[str], plant: str | None = None) -> None:
-        """``plant`` names a defect to plant in all of them."""
+    def __init__(self, directory: Path, roles: Sequence[str], plant: str | None = None, servers: str = "") -> None:
+        """``plant`` names a defect to plant in all of them. ``servers``: the addresses of other nodes, separated by commas."""
         self.directory = directory
         self.effects = directory / "effects"
         """The file of executions."""
         self._plant = plant
+        self.address = servers or f"unix:{directory / 's'}"
+        """The addresses of the nodes, separated by commas."""
         self.pids = dict.fromkeys(roles, 0)
 
     def __enter__(self) -> Self:
@@ -81,14 +83,10 @@ class WorkflowProcesses:
     def __exit__(self, *_: object) -> None:
         self.kill(*self.pids)
 
-    @property
-    def address(self) -> str:
-        return f"unix:{self.directory / 's'}"
-
     def start(self, role: str, **order: Any) -> None:
         """Start a process; it may not be ready yet."""
         order = {"kill_at": 0, "when": "after", "journal": None} | order
-        order |= {"role": role, "directory": str(self.directory), "plant": self._plant}
+        order |= {"role": role, "directory": str(self.directory), "plant": self._plant, "servers": self.address}
         self.pids[role] = host().start(order)
 
     def kill(self, *roles: str) -> None:
