@@ -80,6 +80,7 @@ class SharedMemoryEngine:
 
     durable = False
     max_value = 2**32 - 1
+    step_secret = b""
     shared = True
     whole = True
     lacks: frozenset[Feature] = frozenset({Feature.WORKFLOWS, Feature.OPERATIONS})

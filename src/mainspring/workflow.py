@@ -6,8 +6,9 @@ They work inside of a workflow only, except ``log``; outside they raise Workflow
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar, cast, overload
 
+from mainspring.client.inbox import DEFAULT_SCHEMA, check_schema
 from mainspring.client.options import Duration, check_progress, check_short, check_text, seconds
 from mainspring.client.run import check_run_key, encode_signal
 from mainspring.errors import UsageError, WorkflowUsageError
@@ -15,7 +16,7 @@ from mainspring.workflow_code.api import Calls, current, log
 from mainspring.workflow_code.endings import Saga
 from mainspring.workflow_code.guards import unguarded
 from mainspring.workflow_code.mapping import run_map
-from mainspring.workflow_code.model import ContinueAsNew
+from mainspring.workflow_code.model import ContinueAsNew, Transaction
 from mainspring.workflows.model import RunProgress
 
 if TYPE_CHECKING:
@@ -144,6 +145,28 @@ async def wait_until(condition: Callable[[], object], timeout: Duration | None =
 
 @overload
 def step(  # type checkers use the first overload that fits
+    function: Callable[Concatenate[Any, ...], Coroutine[Any, Any, R]],
+    /,
+    *args: Any,
+    connection: Callable[[], Any],
+    schema: str = DEFAULT_SCHEMA,
+    name: str | None = None,
+    record: Record = "each",
+    **kwargs: Any,
+) -> Job[R]: ...
+@overload
+def step(
+    function: Callable[Concatenate[Any, ...], R],
+    /,
+    *args: Any,
+    connection: Callable[[], Any],
+    schema: str = DEFAULT_SCHEMA,
+    name: str | None = None,
+    record: Record = "each",
+    **kwargs: Any,
+) -> Job[R]: ...
+@overload
+def step(
     function: Callable[..., Coroutine[Any, Any, R]],
     /,
     *args: Any,
@@ -156,14 +179,28 @@ def step(
     function: Callable[..., R], /, *args: Any, name: str | None = None, record: Record = "each", **kwargs: Any
 ) -> Job[R]: ...
 def step(
-    function: Callable[..., Any], /, *args: Any, name: str | None = None, record: Record = "each", **kwargs: Any
+    function: Callable[..., Any],
+    /,
+    *args: Any,
+    connection: Callable[[], Any] | None = None,
+    name: str | None = None,
+    record: Record = "each",
+    **kwargs: Any,
 ) -> Any:
     """Run a function or a task as a local step: on this worker, with a recorded result, which replays repeat.
 
     ``record="each"``: the result is on disk before the next effect starts. ``"together"``: it is recorded with the decision; a
     crash may repeat the step with another result, so use it for reads and computations.
+
+    ``connection`` opens a connection to the database of a PostgreSQL store, whose schema is ``schema``. The function gets it as
+    its first argument, in a transaction that also records the step: what the function has written there is committed exactly
+    once. It is called without arguments for each attempt, and returns a connection of asyncpg, psycopg, SQLAlchemy or
+    Django, or a session of SQLAlchemy, an awaitable of one, or its context manager: ``pool.acquire``, ``engine.connect``.
     """
-    return _calls("step").step(function, args, kwargs, name, record)
+    transaction = None
+    if connection is not None:
+        transaction = Transaction(connection, check_schema(kwargs.pop("schema", DEFAULT_SCHEMA)))
+    return _calls("step").step(function, args, kwargs, name, record, transaction)
 
 
 def continue_as_new(*args: Any, **kwargs: Any) -> ContinueAsNew:

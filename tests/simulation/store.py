@@ -114,6 +114,7 @@ class SlowStore:
         self.engine = engine
         self.durable = engine.durable
         self.max_value = engine.max_value
+        self.step_secret = engine.step_secret
         self.shared, self.whole = engine.shared, engine.whole
         self.lacks = engine.lacks
         self.full = False

@@ -220,6 +220,7 @@ async def open_node(
             workers_elsewhere=(lambda _: 0) if fleet is None else lambda function: fleet.remote_load(function).workers,
             retention=settings.workflows.retention,
             limits=run_limits(settings.workflows, engine.max_value),
+            step_secret=lambda: engine.step_secret,
             fetching=fetching,
             set_aside=set_aside,
         )

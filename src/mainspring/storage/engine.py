@@ -361,6 +361,10 @@ class Engine(QueryPort, GroupPort, Protocol):
     max_value: int
     """The largest payload or result that can be stored, in bytes."""
 
+    step_secret: bytes
+    """The secret from which the keys of runs follow (`workflows.model.step_key`), once the store is open. Empty: transactions of
+    users record no steps in it."""
+
     shared: bool
     """Whether several nodes have the store open at once. Each group is then fenced by the node's term: once a node has ended
     the term, groups fail with StoreFencedError and change nothing."""

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from mainspring.workflow_code.children import ChildJob
     from mainspring.workflow_code.loop import DurableTimer, WorkflowLoop
     from mainspring.workflow_code.matching import Same
-    from mainspring.workflow_code.model import Record, RunState
+    from mainspring.workflow_code.model import Record, RunState, Transaction
     from mainspring.workflows.model import Parked, RunProgress
     from mainspring.workflows.requests import Decision, ScheduleActivityTask
 
@@ -222,10 +222,11 @@ class Calls:
         kwargs: dict[str, Any],
         name: str | None = None,
         record: Record = "each",
+        transaction: Transaction | None = None,
     ) -> WorkflowJob[Any]:
         """Run a function as a local step."""
         self._check_evicted()
-        return self.steps.start(function, args, kwargs, name, record, keeps=self.state.replaying)
+        return self.steps.start(function, args, kwargs, name, record, transaction, keeps=self.state.replaying)
 
     # ---- side effects ----
 

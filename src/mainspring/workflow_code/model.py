@@ -122,6 +122,15 @@ class RunState:
         """Lines of the code for the next report."""
 
 
+class Transaction(NamedTuple):
+    """The transaction of a user in which a local step runs, and which records it."""
+
+    open: Callable[[], Any]
+    """Opens the connection: returns it, an awaitable of it, or its context manager."""
+    schema: str
+    """The schema of the store."""
+
+
 class StepCall(NamedTuple):
     """A local step that the worker runs."""
 
@@ -144,6 +153,8 @@ class StepCall(NamedTuple):
     """The earliest time of the next attempt."""
     lasts: bool = False
     """Whether the function stays in memory anyway, as one of a module."""
+    transaction: Transaction | None = None
+    """If set, the function gets its connection as the first argument, which ``signature`` does not have."""
 
 
 class StepOutcome(NamedTuple):
@@ -154,6 +165,8 @@ class StepOutcome(NamedTuple):
     """The encoded result, or the error as JSON (``jobs.model.JobFailure``)."""
     failed: bool = False
     attempt: int = 1
+    refusal: str = ""
+    """If set, it has not ended: the run is parked for this reason."""
 
 
 class Turn(NamedTuple):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
+from functools import partial
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from mainspring.client.inside import ActivityCall
     from mainspring.client.options import CancelMode
     from mainspring.workflow_code.loop import WorkflowLoop
-    from mainspring.workflow_code.model import Record, StepOutcome
+    from mainspring.workflow_code.model import Record, StepOutcome, Transaction
 
 R = TypeVar("R")
 
@@ -347,8 +348,13 @@ class StepSignatures:
     def __init__(self) -> None:
         self._last: dict[int, tuple[Any, Signature]] = {}
 
-    def of(self, call: Any, title: str) -> tuple[Signature, bool]:
-        """Return the signature of a function, and whether its module keeps it. Raises WorkflowUsageError if it cannot be read."""
+    def of(self, call: Any, title: str, *, rest: bool = False) -> tuple[Signature, bool]:
+        """Return the signature of a function, and whether its module keeps it; ``rest``: without the first parameter.
+
+        Raises WorkflowUsageError if it cannot be read.
+        """
+        if rest:
+            return self._of_rest(call, title), False
         try:
             if call.__class__ is FunctionType:
                 shared = _of_modules.get(call)
@@ -377,12 +383,29 @@ class StepSignatures:
         self._last[id(call)] = call, found  # the function, too, so that no other one gets its id
         return found
 
+    @staticmethod
+    def _of_rest(call: Any, title: str) -> Signature:
+        is_lasting = call.__class__ is FunctionType and _is_of_module(call)
+        found = _rests_of_modules.get(call) if is_lasting else None
+        if found is None:
+            try:
+                found = Signature(partial(call, None), title)
+            except (TypeError, ValueError) as error:
+                raise WorkflowUsageError(
+                    f"{title} gets its connection as the first argument: give it a parameter for that ({error})"
+                ) from None
+            if is_lasting:
+                _rests_of_modules[call] = found
+        return found
+
     def clear(self) -> None:
         """Forget all functions of the run."""
         self._last.clear()
 
 
 _of_modules: Final[WeakKeyDictionary[FunctionType, Signature]] = WeakKeyDictionary()
+_rests_of_modules: Final[WeakKeyDictionary[FunctionType, Signature]] = WeakKeyDictionary()
+"""Those without the first parameter."""
 _of_codes: Final[WeakKeyDictionary[CodeType, Signature]] = WeakKeyDictionary()
 _LAST_KEPT: Final = 8
 
@@ -404,6 +427,7 @@ def build_step(
     record: Record,
     largest: int,
     signatures: StepSignatures,
+    transaction: Transaction | None = None,
 ) -> StepCall:
     """Return the call of a local step. ``function`` is a task or a function."""
     if record not in ("each", "together"):
@@ -416,12 +440,16 @@ def build_step(
     if not title:
         raise WorkflowUsageError(f"{call!r} has no __name__: give the step a name, workflow.step(f, …, name=…)")
     check_short(title, "a step's name")
-    signature, lasts = signatures.of(call, title) if defined is None else (defined.signature, True)
+    if transaction is not None:
+        _check_transaction(transaction, title, is_task=defined is not None)
+    signature, lasts = (
+        signatures.of(call, title, rest=transaction is not None) if defined is None else (defined.signature, True)
+    )
     payload = signature.encode_recorded(args, kwargs)
     check_size(payload, largest, f"the input of step {title} #{number}")
     if defined is None:
         executor: Any = "coroutine" if inspect.iscoroutinefunction(call) else "thread"
-        return StepCall(number, title, call, signature, payload, record, executor, lasts=lasts)
+        return StepCall(number, title, call, signature, payload, record, executor, lasts=lasts, transaction=transaction)
     return StepCall(
         number,
         title,
@@ -435,6 +463,20 @@ def build_step(
         defined.timeout,
         lasts=True,
     )
+
+
+def _check_transaction(transaction: Transaction, title: str, *, is_task: bool) -> None:
+    """Raise UsageError for a connection that no step can have."""
+    if is_task:
+        raise WorkflowUsageError(
+            f"{title} is a task, which gets its arguments as JSON: make a plain function the step that gets the connection"
+        )
+    if not callable(transaction.open):
+        kind = type(transaction.open)
+        raise UsageError(
+            f"connection is a {kind.__module__}.{kind.__qualname__}: give a function that opens one for each attempt of {title}, "
+            "such as pool.acquire, pool.connection, engine.connect or a sessionmaker; steps of many runs run at the same time"
+        )
 
 
 _encode = msgspec.json.Encoder().encode
@@ -475,12 +517,13 @@ class LocalSteps:
         kwargs: dict[str, Any],
         name: str | None,
         record: Record,
+        transaction: Transaction | None = None,
         *,
         keeps: bool,
     ) -> WorkflowJob[Any]:
         """Run a function as a local step. ``keeps``: keep its arguments, to compare them with recorded ones."""
         number = self._last + 1
-        call = build_step(number, function, args, kwargs, name, record, self._largest, self._signatures)
+        call = build_step(number, function, args, kwargs, name, record, self._largest, self._signatures, transaction)
         self._last = number
         job: WorkflowJob[Any] = WorkflowJob(
             self._loop, None, call.name, number, call.signature.decode_result, self._cancel

@@ -16,6 +16,7 @@ a long history is not read again. Values that do not follow from events are in `
 
 from __future__ import annotations
 
+import hashlib
 from enum import IntEnum
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -192,6 +193,14 @@ def decode_about(about: bytes) -> About:
         return _decode_about(about) if about else About()
     except CANNOT_READ:
         return About()
+
+
+def step_key(secret: bytes, run: int) -> bytes:
+    """Return the key of a run, 16 bytes, with which its steps are recorded in transactions of users (``step_run`` of the store).
+
+    ``secret`` is that of the store.
+    """
+    return hashlib.sha256(secret + run.to_bytes(8)).digest()[:16]
 
 
 def decision_function(namespace: str, name: str, version: str) -> bytes:

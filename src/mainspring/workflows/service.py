@@ -23,7 +23,7 @@ from mainspring.storage.reads import REMEDY, Kind, SetAside
 from mainspring.workflows.decider_workers import Builds, DeciderWorkers
 from mainspring.workflows.decision_intake import CachedRuns, DecisionIntake
 from mainspring.workflows.definitions import Definitions, VersionTable
-from mainspring.workflows.model import Key, Limits, decisions_of, decode_about
+from mainspring.workflows.model import Key, Limits, decisions_of, decode_about, step_key
 from mainspring.workflows.observers import LongHistories, NewlyParked
 from mainspring.workflows.outbox import LOOK_KEY as ERRANDS
 from mainspring.workflows.outbox import ErrandLoop
@@ -256,7 +256,8 @@ class WorkflowService:
     ``roots`` begins the runs of ``jobs``. ``tail`` returns the newest events of a run, if they are in memory. ``first`` returns
     whether this node is the first in line for a name; None if no other node shares the store. ``workers_elsewhere`` returns how
     many workers of other nodes have a function. ``retention`` is the time in seconds for which closed runs are kept.
-    ``set_aside`` has the runs and errands that this node cannot read.
+    ``step_secret`` returns `storage.engine.Engine.step_secret`. ``set_aside`` has the runs and errands that this node cannot
+    read.
     """
 
     def __init__(
@@ -272,6 +273,7 @@ class WorkflowService:
         workers_elsewhere: Callable[[bytes], int] = lambda _: 0,
         retention: float = 14 * DAY,
         limits: Limits | None = None,
+        step_secret: Callable[[], bytes] = lambda: b"",
         fetching: FetchTimes = FETCH_TIMES,
         set_aside: SetAside | None = None,
     ) -> None:
@@ -281,6 +283,7 @@ class WorkflowService:
         self._clock = clock
         self._jobs = jobs
         self.limits = limits or Limits()
+        self._step_secret = step_secret
         self.tail = tail
         self.latest = LatestEvents(reads)
         self.cached = roots.cached
@@ -428,6 +431,11 @@ class WorkflowService:
     def history_not_read(self, run: int, fault: str) -> None:
         """Name a run whose events this node cannot read for its next decision."""
         self._set_aside.note(RUN, self._jobs.handles.of(run).decode(), fault)
+
+    def step_key(self, run: int) -> bytes:
+        """Return the key with which a worker records steps of a run in transactions of users; empty if the store takes none."""
+        secret = self._step_secret()
+        return step_key(secret, run) if secret else b""
 
     def is_set_aside(self, run: int) -> bool:
         """Return whether this node could not read a run, and does not try it again yet."""

@@ -65,6 +65,7 @@ class Way:
         self._removed = removed
         self._engine = SharedMemoryEngine(content)
         self.max_value = self._engine.max_value
+        self.step_secret = self._engine.step_secret
         self.cut = False
         """Whether the node is cut off from the store, in both directions."""
         self.term = 0

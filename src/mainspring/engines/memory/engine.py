@@ -186,6 +186,7 @@ class MemoryEngine:
 
     durable = False
     max_value = 2**32 - 1
+    step_secret = b""
     shared = False
     whole = True
     lacks: frozenset[Feature] = frozenset()

@@ -74,6 +74,7 @@ class PostgresEngine:
     whole = True
     lacks: frozenset[Feature] = frozenset()
     max_value = 256 * 2**20
+    step_secret = b""
 
     def __init__(
         self,
@@ -155,6 +156,7 @@ class PostgresEngine:
         connection = await control.open(self._open_timeout)
         await migrate.prepare(connection, self._address.schema, apply=self._migrate)
         self._relay.use_secret(await connection.fetchval(_SQL["secret"], "channels"))
+        self.step_secret = await connection.fetchval(_SQL["secret"], "steps")
         await _warn(connection)
         await partitions.maintain(connection)
         term = await self._begin(connection, node)

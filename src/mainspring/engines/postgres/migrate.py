@@ -12,7 +12,8 @@ migration is interrupted, it is run again from its first statement.
 A role that submits executes a function of the store, and touches no table. ``submit`` runs with the rights of its caller and
 calls one of two functions that run with those of the store's owner: ``submit_anywhere``, or the one of a single namespace,
 which is created here. ``signal`` does the same for signals to runs. So PostgreSQL itself decides by the functions that a role
-may execute, also in triggers and for roles that others have set.
+may execute, also in triggers and for roles that others have set. ``record_step`` and ``recorded_step`` are for runs of all
+namespaces, and take the key of a run, which its node gives to the workers that decide it.
 """
 
 from __future__ import annotations
@@ -297,6 +298,9 @@ _SIGNAL: Final = _Act(
 )
 
 
+_OF_STEPS: Final = {"recorded_step(text, int, bytea)", "record_step(text, int, bytea, text, bytea, bytea)"}
+
+
 class Runs(Enum):
     """The roles that may execute a function of the store."""
 
@@ -305,6 +309,7 @@ class Runs(Enum):
         "also roles to which ``mainspring migrate --grant-submit`` has granted it, with the rights of its caller"
     )
     ANYWHERE = "also those that may submit in all namespaces, with the rights of the owner"
+    WITH_KEY = "also those that may submit, with the rights of the owner, for the runs whose keys they have"
 
 
 FUNCTIONS: Final[Mapping[str, Runs]] = {
@@ -325,6 +330,9 @@ FUNCTIONS: Final[Mapping[str, Runs]] = {
     "submit_anywhere": Runs.ANYWHERE,
     "signal": Runs.SUBMITTERS,
     "signal_anywhere": Runs.ANYWHERE,
+    "step_run": Runs.OWNER,
+    "recorded_step": Runs.WITH_KEY,
+    "record_step": Runs.WITH_KEY,
 }
 """Each function of the schema, beside those of single namespaces (`function_of`). A migration that adds one takes it from
 ``PUBLIC``, which has the right by default, and declares it here: the tests attack each one as each role."""
@@ -364,7 +372,7 @@ async def grant_submit(connection: Connection[Record], schema: str, role: str, p
 
 async def _statements(connection: Connection[Record], schema: str, role: str, permitted: Sequence[str]) -> list[str]:
     to, at = quoted(role), quoted(schema)
-    wanted = {f"{act.name}({act.types}, text)" for act in (_SUBMIT, _SIGNAL)}
+    wanted = {f"{act.name}({act.types}, text)" for act in (_SUBMIT, _SIGNAL)} | _OF_STEPS
     statements = [f"GRANT USAGE ON SCHEMA {at} TO {to}"]
     for namespace, act in itertools.product(sorted(set(permitted)), (_SUBMIT, _SIGNAL)):
         if namespace == ANYWHERE:

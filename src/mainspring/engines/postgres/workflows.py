@@ -272,6 +272,12 @@ class PostgresRuns(RunWrites, PostgresGround):
             await self._sql.fetch("refuse_signals", list(refused), reasons)
         await self._sql.execute("forget_sent", sorted(gone))
 
+    # ---- steps that users have recorded ----
+
+    async def forget(self, runs: Collection[int]) -> None:
+        await super().forget(runs)
+        await self._sql.execute("forget_steps", self._sql.among(runs))
+
     # ---- errands ----
 
     async def take_errands(self, after: int) -> list[Errand] | None:

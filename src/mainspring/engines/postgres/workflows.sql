@@ -131,6 +131,9 @@ WITH other AS (DELETE FROM history_other WHERE run {among($1)})
 DELETE FROM history
 WHERE run {among($1)} AND (written_us < 1 OR written_us >= (extract(epoch FROM now()) * 1000000)::bigint - 604800000000);
 
+-- name: forget_steps
+DELETE FROM recorded_steps WHERE run {among($1)};
+
 -- name: next_runs
 SELECT max(id), array_agg(id) FROM (SELECT id FROM runs WHERE id > $1 ORDER BY id LIMIT $2) AS following;
 

@@ -67,6 +67,7 @@ class SqliteEngine:
     shared = False
     whole = True
     lacks: frozenset[Feature] = frozenset()
+    step_secret = b""
     max_value = 900_000_000
     """SQLite's own limit of a row is 1,000,000,000 bytes."""
 

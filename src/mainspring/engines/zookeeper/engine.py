@@ -183,6 +183,7 @@ class ZookeeperEngine:
     whole = False
     lacks = frozenset(Feature)
     max_value = MAX_VALUE
+    step_secret = b""
     sessions = None
 
     def __init__(

@@ -366,7 +366,8 @@ class DecisionSide:
             payload, first = NO_EVENTS, last + 1
         self._reports.leased[run] = held
         self._cached.sent(run, self.worker, last)
-        info = b'{"run":"%d","first":%d,"last":%d,"now_us":%d,"attempt":%d,"term":%d,"heartbeat":%d%b}' % (
+        key = self._workflows.step_key(run)
+        info = b'{"run":"%d","first":%d,"last":%d,"now_us":%d,"attempt":%d,"term":%d,"heartbeat":%d%b%b}' % (
             run,
             first,
             last,
@@ -375,6 +376,7 @@ class DecisionSide:
             self._service.term,
             HEARTBEAT,
             self._limits,
+            b',"steps":"%b"' % key.hex().encode() if key else b"",
         )
         # A group often brings decisions of many runs. They are written before the group's answers, for which no run waits.
         self._peer.outgoing.gather(self._service.commits.before_answers)

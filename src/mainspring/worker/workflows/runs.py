@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mainspring.worker.execution import Settlement
     from mainspring.worker.link import Link
     from mainspring.worker.session import Assigned, Key
+    from mainspring.worker.workflows.recorded_steps import RecordedStep
     from mainspring.workflow_code.model import StepCall, StepOutcome
     from mainspring.workflows.history import Event
     from mainspring.workflows.messages import SettlementMessage
@@ -70,7 +71,7 @@ class Cancellable(Protocol):
 class RunningStep:
     """A step between its start and its outcome; it may take several attempts."""
 
-    __slots__ = ("attempt", "begins", "call", "delivery", "due_us", "over", "recorded", "run", "timer")
+    __slots__ = ("attempt", "begins", "call", "delivery", "due_us", "over", "recorded", "run", "timer", "transaction")
 
     def __init__(self, run: Run, call: StepCall) -> None:
         self.run = run
@@ -87,6 +88,8 @@ class RunningStep:
         self.begins = False
         """Whether the next attempt begins in the next turn of the loop."""
         self.over = False
+        self.transaction: RecordedStep | None = None
+        """Its attempts, if it runs in transactions of a user."""
 
 
 class Run:
@@ -125,6 +128,7 @@ class Run:
         "size",
         "starts",
         "step_bytes",
+        "step_key",
         "steps",
         "takes_retries",
         "timer",
@@ -159,6 +163,8 @@ class Run:
         """Whether its next decision is on its way to this worker, according to the node's last answer."""
         self.reading = False
         """Whether its decision waits for events, or for their replay in another process."""
+        self.step_key = b""
+        """The key with which steps are recorded in transactions of users; empty if its store does not record them."""
         self.takes_retries = False
         """Whether the node records steps that wait for their next attempts."""
         self.check = False

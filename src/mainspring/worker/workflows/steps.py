@@ -18,6 +18,7 @@ from mainspring.worker.executors.in_process import CoroutineExecutor, ThreadExec
 from mainspring.worker.executors.process import ProcessExecutor
 from mainspring.worker.registry import Function
 from mainspring.worker.reports import LogBatches
+from mainspring.worker.workflows.recorded_steps import RecordedStep
 from mainspring.worker.workflows.runs import RunningStep
 from mainspring.workflow_code.model import StepOutcome
 from mainspring.workflows.requests import StepRetry
@@ -201,11 +202,12 @@ class Steps:
         step.attempt += 1
         step.due_us = 0
         step.recorded = False
-        function = self._functions.get((call.name, call.call)) if call.lasts else None
-        if function is None or function.retry != call.retry:
-            function = self._substitute(Function(call.name, call.call, call.signature, call.executor, call.retry))
-            if call.lasts:  # another one may be a closure with any values: nothing keeps it after its run
-                self._functions[call.name, call.call] = function
+        if call.transaction is not None:
+            if step.transaction is None:
+                step.transaction = RecordedStep(call, step.run)
+            function = self._substitute(step.transaction.function)
+        else:
+            function = self._function(call)
         info = _NO_INFO if step.attempt == 1 else b'{"attempt":%d}' % step.attempt
         key = (b"%d#%d" % (step.run.id, call.number), b"")
         origin = Origin(step.run.link, step.run.key) if step.run.key else None
@@ -213,6 +215,15 @@ class Steps:
         delivery = step.delivery = Delivery(step.run.link, key, function, call.payload, job, 0.0)
         delivery.running = True
         return delivery
+
+    def _function(self, call: StepCall) -> Function:
+        """Return the function of a step that runs in no transaction of a user."""
+        function = self._functions.get((call.name, call.call)) if call.lasts else None
+        if function is None or function.retry != call.retry:
+            function = self._substitute(Function(call.name, call.call, call.signature, call.executor, call.retry))
+            if call.lasts:  # another one may be a closure with any values: nothing keeps it after its run
+                self._functions[call.name, call.call] = function
+        return function
 
     def _watch(self, step: RunningStep, delivery: Delivery) -> None:
         """Await the end of an attempt, or its time-out."""
@@ -231,6 +242,8 @@ class Steps:
         step.over = True
         if step.timer is not None:
             step.timer.cancel()
+        if step.transaction is not None:
+            step.transaction.stop()
         if step.delivery is not None:
             step.delivery.job.ask_to_stop(reason)
             self._executors[step.delivery.executor].stop(step.delivery, at_once=reason == "timeout")
@@ -276,6 +289,8 @@ class Steps:
         """Return the outcome of a step whose attempt has ended; None if there is another attempt."""
         self._logs.send()  # before the report that may end the lease
         number = step.call.number
+        if step.transaction is not None and step.transaction.refusal:
+            return StepOutcome(number, b"", failed=True, attempt=step.attempt, refusal=step.transaction.refusal)
         if settlement.outcome == b"succeeded":
             return StepOutcome(number, settlement.data, attempt=step.attempt)
         detail = _decode_detail(settlement.detail) if settlement.detail else _Detail()

@@ -99,6 +99,7 @@ class Assignments:
         elif self._checks.choose(run, info.last):
             run.restart()
         run.takes_retries = info.retries
+        run.step_key = bytes.fromhex(info.steps)
         self.drop(run)
         position = run.instance.position
         if events and events[0].id <= position + 1:
@@ -293,6 +294,10 @@ class Turns:
                 return
             outcomes = run.take_outcomes(BATCH_STEPS, size)
             for outcome in outcomes:
+                if outcome.refusal:
+                    why = f"{outcome.refusal}; correct the code or the cause, and `mainspring workflows unpark` the run"
+                    self._report(run, more=False, parked=Parked("defect", why[:_MOST_TEXT]))
+                    return
                 step = run.running.pop(outcome.number, None)
                 run.eager = run.eager or step is None or step.call.record == "each"
             self._take(run, self._activate(run, run.instance.step_ended, outcomes))
