@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import zlib
 from contextlib import asynccontextmanager
 from itertools import product
@@ -24,6 +25,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 from mainspring.resources.store import Acquire, TokenRequest
 from mainspring.schedules.store import RepairSchedules
+from mainspring.workflows.model import step_key
 from tests.on_servers.postgres.a_fleet import NOW, node, session
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ DENIED = (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedObjectError)
 
 ACTS = ("submit", "signal")
 """The functions that a role with the right to submit may call."""
+WITH_KEY = {name for name, runs in FUNCTIONS_OF_THE_STORE.items() if runs is Runs.WITH_KEY}
+"""Those that it may call for the runs whose keys it has."""
 
 
 class Roles(NamedTuple):
@@ -136,7 +140,7 @@ async def check_web(one: Roles, server: Node, database: str) -> None:
                     await connection.execute(attack)
         for oid, name, call, *_ in await one.owner.fetch(FUNCTIONS):
             right = "SELECT has_function_privilege($1::name, $2::oid, 'EXECUTE')"
-            allowed = role == "web" and name in {*ACTS, *(function_of(act, "default") for act in ACTS)}
+            allowed = role == "web" and name in {*ACTS, *WITH_KEY, *(function_of(act, "default") for act in ACTS)}
             assert await one.owner.fetchval(right, named(database, role), oid) is allowed, call
     for attack in (
         "SELECT mainspring.submit_anywhere('f', 'p', '', 1, NULL, NULL, NULL, NULL, 'team')",
@@ -145,6 +149,7 @@ async def check_web(one: Roles, server: Node, database: str) -> None:
         "SELECT mainspring.signal('order-1', 'paid', namespace => 'team')",
         "INSERT INTO mainspring.sent_signals (run, name) VALUES ('order-1', 'paid')",
         "SELECT mainspring.enter(1, 1)",
+        "SELECT mainspring.step_run('1', '')",
         "SELECT mainspring.submit_1('f')",
         "CREATE TABLE mainspring.mine (x int)",
         "CREATE FUNCTION mainspring.mine() RETURNS int LANGUAGE sql AS 'SELECT 1'",
@@ -166,6 +171,7 @@ async def check_web(one: Roles, server: Node, database: str) -> None:
         await one.web.execute("SELECT mainspring.signal('order-1', 'paid', namespace => 'team')")
     with pytest.raises(DENIED):
         await one.stranger.execute("SELECT mainspring.signal('order-1', 'paid')")
+    await check_keys(one, server)
     # Its temporary objects hide none of the store's: their triggers would run as the owner.
     await one.web.execute(
         "CREATE TEMP TABLE inbox (id bigint, namespace text, function bytea, uniq bytea, priority int, created_us bigint,"
@@ -182,6 +188,23 @@ async def check_web(one: Roles, server: Node, database: str) -> None:
             await one.web.execute(f"SELECT mainspring.submit({arguments})")
     assert await drain(server) == {(b"f", 1): 2}
     assert (await server.find(1))[1].state == State.PENDING
+
+
+async def check_keys(one: Roles, server: Node) -> None:
+    """A role reads and records steps of the runs whose keys it has, and of no others."""
+    secret = server.engine.step_secret
+    recorded = "SELECT result FROM mainspring.recorded_step($1, 1, $2)"
+    record = "SELECT mainspring.record_step($1, 1, $2, extract(epoch FROM now())::text, $3, 'r')"
+    own, other = step_key(secret, 1_000_000_000_001), step_key(secret, 1_000_000_000_002)
+    assert await one.web.fetchval(recorded, "1000000000001", own) is None
+    assert await one.web.fetchval(record, "1000000000001", own, bytes(8)) == "closed", "there is no such run"
+    for key in (other, b"", None, own[:8], hashlib.sha256(own).digest()[:16]):
+        with pytest.raises(asyncpg.InvalidAuthorizationSpecificationError, match="not the key of a run"):
+            await one.web.fetchval(recorded, "1000000000001", key)
+        with pytest.raises(asyncpg.InvalidAuthorizationSpecificationError, match="not the key of a run"):
+            await one.web.fetchval(record, "1000000000001", key, bytes(8))
+    with pytest.raises(DENIED):
+        await one.stranger.fetchval(recorded, "1000000000001", own)
 
 
 SECRET = ("secrets", "mail", "credentials", "replies")
@@ -202,7 +225,7 @@ def test_each_function_is_for_the_roles_that_it_declares(database: str) -> None:
                 granted = {function_of(act, namespace) for act in ACTS for namespace in permitted} | {
                     name
                     for name, runs in FUNCTIONS_OF_THE_STORE.items()
-                    if runs is Runs.SUBMITTERS or (runs is Runs.ANYWHERE and "*" in permitted)
+                    if runs in {Runs.SUBMITTERS, Runs.WITH_KEY} or (runs is Runs.ANYWHERE and "*" in permitted)
                 }
                 for (role, session_), (oid, name, call, arguments, kind) in product(sessions.items(), found):
                     right = "SELECT has_function_privilege($1::name, $2::oid, 'EXECUTE')"
@@ -279,6 +302,7 @@ def test_functions_with_the_rights_of_their_owner_have_a_path_of_their_own(datab
                 "check_submission",
                 "submit_anywhere",
                 "signal_anywhere",
+                *WITH_KEY,
                 *(function_of(act, "team") for act in ACTS),
             }
             for row in definers:
