@@ -194,7 +194,7 @@ async def check_keys(one: Roles, server: Node) -> None:
     """A role reads and records steps of the runs whose keys it has, and of no others."""
     secret = server.engine.step_secret
     recorded = "SELECT result FROM mainspring.recorded_step($1, 1, $2)"
-    record = "SELECT mainspring.record_step($1, 1, $2, extract(epoch FROM now())::text, $3, 'r')"
+    record = "SELECT mainspring.record_step($1, 1, $2, extract(epoch FROM now())::text, $3, false, 'r')"
     own, other = step_key(secret, 1_000_000_000_001), step_key(secret, 1_000_000_000_002)
     assert await one.web.fetchval(recorded, "1000000000001", own) is None
     assert await one.web.fetchval(record, "1000000000001", own, bytes(8)) == "closed", "there is no such run"

@@ -24,7 +24,7 @@ from mainspring.worker.workflows.turns import DecideReports
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from mainspring.app import Workflow
+    from mainspring.definitions import Workflow
 
 PLACES = (
     "open",
@@ -153,9 +153,14 @@ def patch(trap: Trap) -> None:
             trap.at("answered")
         answered(decider, run, message, answer)
 
-    Inbox.call, Inbox.transaction = traps_call, traps_transaction  # type: ignore[method-assign]
-    DecideReports.send = traps_send  # type: ignore[method-assign]
-    WorkflowDecider._answered = traps_answer  # type: ignore[method-assign]
+    replacements = {
+        (Inbox, "call"): traps_call,
+        (Inbox, "transaction"): traps_transaction,
+        (DecideReports, "send"): traps_send,
+        (WorkflowDecider, "_answered"): traps_answer,
+    }
+    for (owner, name), replacement in replacements.items():
+        setattr(owner, name, replacement)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -84,7 +84,7 @@ def shop(tmp_path: Path, database: str) -> Iterator[Shop]:
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_worker_that_is_killed_anywhere_leaves_each_effect_once(shop: Shop, library: str) -> None:
-    runs = []
+    runs: list[Run[int]] = []
     for number, place in enumerate(PLACES, start=1):
         with shop.worker(library, place, str(number), "SIGKILL") as worker:
             if runs:  # the one of the last worker goes on here
@@ -133,8 +133,8 @@ def test_a_run_that_is_terminated_during_its_step_has_no_effect(shop: Shop) -> N
         eventually(lambda: stopped(worker), "it stops itself in its step")
         run.terminate("too late")
         worker.send_signal(signal.SIGCONT)
-        again = shop.start("psycopg", 2)
-        assert again.result(timeout=TIMEOUT) == 20
+        other = shop.start("psycopg", 2)
+        assert other.result(timeout=TIMEOUT) == 20
         assert run.details()["status"] == "terminated"
         assert (shop.effects(1), shop.effects(2)) == (0, 1)
         assert shop.ask("SELECT count(*) FROM mainspring.recorded_steps") == (1,)
@@ -177,10 +177,10 @@ def test_wrong_calls_park_the_run() -> None:
     async def nothing() -> None:
         raise AssertionError
 
-    calls = {
+    calls: dict[str, Any] = {
         "one": lambda: workflow.step(task, 1, connection=never),
         "two": lambda: workflow.step(nothing, connection=never),
-        "three": lambda: workflow.step(book, 1, connection=object()),  # type: ignore[call-overload]
+        "three": lambda: workflow.step(book, 1, connection=object()),
         "four": lambda: workflow.step(book, 1, connection=never, schema="a;b"),
     }
     words = (

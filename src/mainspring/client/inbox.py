@@ -60,7 +60,9 @@ _SIGNAL: Final = StoreFunction(
 )
 _STEP: Final = {"run": "text", "step": "int", "key": "bytea"}
 RECORDED_STEP: Final = StoreFunction("recorded_step", _STEP)
-RECORD_STEP: Final = StoreFunction("record_step", {**_STEP, "begun": "text", "call": "bytea", "result": "bytea"})
+RECORD_STEP: Final = StoreFunction(
+    "record_step", {**_STEP, "begun": "text", "call": "bytea", "failed": "boolean", "result": "bytea"}
+)
 
 
 class Inbox:
@@ -190,7 +192,7 @@ def _values(request: Request, options: Options, namespace: str) -> tuple[Any, ..
 
 
 class _Library(NamedTuple):
-    """What to do with a connection of a library."""
+    """The ways to use a connection of a library."""
 
     call: Callable[[Any, str, StoreFunction, tuple[Any, ...]], Any]
     """Calls a function of a schema; returns a row, or what has to be awaited for it."""

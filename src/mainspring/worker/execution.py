@@ -128,6 +128,11 @@ def _full_name(kind: type[BaseException]) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
+def read_error(detail: bytes) -> bytes:
+    """Return the error in the detail of a failure, as JSON."""
+    return bytes(_decode_raw(detail).error)
+
+
 def _cut(text: str, limit: int) -> str:
     text = hide_secrets(encodable(text))
     if len(text) <= limit:
@@ -150,7 +155,12 @@ class _Detail(msgspec.Struct):
     final: bool = False
 
 
+class _RawDetail(msgspec.Struct):
+    error: msgspec.Raw
+
+
 _decode = msgspec.json.Decoder(_Detail).decode
+_decode_raw = msgspec.json.Decoder(_RawDetail).decode
 
 
 class FailedAttempts:

@@ -7,7 +7,6 @@ import contextlib
 import functools
 import threading
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import asyncpg
@@ -160,25 +159,20 @@ class Shop(NamedTuple):
     run: int
     key: bytes
 
-    def step(
-        self, open_: Callable[[], Any], function: Callable[..., Any], *args: Any, run: Any = None, **changes: Any
-    ) -> RecordedStep:
+    def step(self, open_: Callable[[], Any], function: Callable[..., Any], *args: Any, **changes: Any) -> RecordedStep:
         transaction = Transaction(open_, changes.pop("schema", "mainspring"))
         call = build_step(
             changes.pop("number", 1), function, args or (7,), {}, None, "each", 10_000, StepSignatures(), transaction
         )
-        limits = SimpleNamespace(largest=changes.pop("largest", 10_000))
-        instance = SimpleNamespace(limits=limits)
-        found: Any = run or SimpleNamespace(id=self.run, step_key=self.key, instance=instance)
-        return RecordedStep(call, found)
+        return RecordedStep(call, self.run, self.key, changes.pop("largest", 10_000))
 
     async def effects(self) -> int:
         return int(await self.other.fetchval("SELECT count(*) FROM public.effects"))
 
     async def rows(self) -> list[tuple[int, bytes]]:
-        found = await self.other.fetch("SELECT run, step, result FROM recorded_steps ORDER BY step")
+        found = await self.other.fetch("SELECT run, step, failed, result FROM recorded_steps ORDER BY step")
         assert all(row[0] == self.run for row in found)
-        return [(row[1], row[2]) for row in found]
+        return [(row[1], b"failed" if row[2] else row[3]) for row in found]
 
     async def waits_for_a_lock(self) -> None:
         async def waits() -> bool:
@@ -211,6 +205,10 @@ async def shop(database: str) -> AsyncIterator[Shop]:
         yield Shop(one, other, run, step_key(one.engine.step_secret, run))
 
 
+class FailedBeforeError(Exception):
+    """Another attempt has recorded a failure."""
+
+
 async def attempt(step: RecordedStep, *args: Any) -> bytes:
     """Make one attempt as an executor does, a plain function's in a thread; return the encoded result."""
     call = step.function.call
@@ -219,6 +217,8 @@ async def attempt(step: RecordedStep, *args: Any) -> bytes:
         result = await call(*args)
     else:
         result = await asyncio.to_thread(call, *args)
+    if step.failure:
+        raise FailedBeforeError(step.failure)
     return step.function.signature.encode_result(result)
 
 
@@ -248,7 +248,7 @@ def test_the_effect_and_the_record_commit_together_and_once(database: str, libra
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_failed_step_leaves_neither_effect_nor_record(database: str, library: str) -> None:
+def test_a_failed_step_leaves_no_effect_and_stays_failed(database: str, library: str) -> None:
     async def test() -> None:
         async with shop(database) as one:
             connect, function, _ = LIBRARIES[library]
@@ -266,9 +266,11 @@ def test_a_failed_step_leaves_neither_effect_nor_record(database: str, library: 
             failing = fails_later if asyncio.iscoroutinefunction(function) else fails
             with pytest.raises(ValueError, match="sold out"):
                 await attempt(one.step(connect(database), failing))
-            assert (await one.effects(), await one.rows()) == (0, [])
-            assert await attempt(one.step(connect(database), function)) == b"42"
-            assert (await one.effects(), await one.rows()) == (1, [(1, b"42")])
+            assert (await one.effects(), await one.rows()) == (0, [(1, b"failed")])
+            # The worker that gets the run after this one has died before its report.
+            with pytest.raises(FailedBeforeError, match=r'"type":"ValueError","message":"sold out"'):
+                await attempt(one.step(connect(database), function))
+            assert (await one.effects(), await one.rows()) == (0, [(1, b"failed")])
 
     asyncio.run(test())
 
@@ -378,6 +380,35 @@ def test_a_connection_that_breaks_at_a_statement_changes_nothing(
     asyncio.run(test())
 
 
+@pytest.mark.parametrize("at", ["record", "recorded", "committed"])
+@pytest.mark.parametrize("library", ["asyncpg", "psycopg"])
+def test_a_connection_that_breaks_at_the_record_of_a_failure_loses_none(
+    database: str, library: str, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with shop(database) as one:
+            chosen = LIBRARIES[library]
+            cuts = Cuts(database, chosen, at, monkeypatch)
+
+            @functools.wraps(chosen.function)
+            def fails(connection: Any, number: int) -> Any:
+                raise ValueError("sold out")
+
+            @functools.wraps(chosen.function)
+            async def fails_later(connection: Any, number: int) -> Any:
+                fails(connection, number)
+
+            step = one.step(chosen.open(database), fails if library == "psycopg" else fails_later)
+            with pytest.raises(Snooze):
+                await attempt(step)
+            assert cuts.done == 1
+            with pytest.raises((ValueError, FailedBeforeError), match="sold out"):
+                await attempt(step)
+            assert (await one.effects(), await one.rows()) == (0, [(1, b"failed")])
+
+    asyncio.run(test())
+
+
 def cut_in_function(function: Any, cuts: Cuts) -> Any:
     """Return a step's function that loses its connection after its effect."""
 
@@ -422,7 +453,7 @@ def test_two_workers_commit_a_step_once_and_get_the_same_result(database: str, c
             key = (str(one.run), 1, one.key)
             digest = first._digest  # noqa: SLF001 - another worker computes the same
             begun = "extract(epoch FROM now())::text"
-            record = f"SELECT mainspring.record_step($1, $2, $3, {begun}, $4, $5)"
+            record = f"SELECT mainspring.record_step($1, $2, $3, {begun}, $4, false, $5)"
             assert await rival.fetchval(record, *key, digest, b"43") == "recorded"
             held.goes_on.set()
             await one.waits_for_a_lock()
@@ -435,6 +466,42 @@ def test_two_workers_commit_a_step_once_and_get_the_same_result(database: str, c
                 assert await running == b"42"
             assert await one.effects() == 1
             assert await one.rows() == [(1, b"43" if commits else b"42")]
+            await rival.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_failure_counts_only_if_no_other_worker_commits_the_step(database: str, commits: bool) -> None:
+    async def test() -> None:
+        async with shop(database) as one:
+
+            @functools.wraps(with_asyncpg)
+            async def fails(connection: Any, number: int) -> int:
+                await with_asyncpg(connection, number)
+                raise ValueError("sold out")
+
+            connect = functools.partial(asyncpg.connect, database)
+            step = one.step(connect, fails)
+            rival = await asyncpg.connect(database)
+            transaction = rival.transaction()
+            await transaction.start()
+            await with_asyncpg(rival, 7)
+            begun = "extract(epoch FROM now())::text"
+            record = f"SELECT mainspring.record_step($1, 1, $2, {begun}, $3, false, '43')"
+            assert await rival.fetchval(record, str(one.run), one.key, step._digest) == "recorded"  # noqa: SLF001 - as above
+            failing = asyncio.ensure_future(attempt(step))
+            await one.waits_for_a_lock()
+            await (transaction.commit() if commits else transaction.rollback())
+            if commits:
+                with pytest.raises(Snooze):
+                    await failing
+                assert await attempts(step) == b"43"
+            else:
+                with pytest.raises(ValueError, match="sold out"):
+                    await failing
+            assert await one.effects() == commits
+            assert await one.rows() == [(1, b"43" if commits else b"failed")]
             await rival.close()
 
     asyncio.run(test())
@@ -675,7 +742,7 @@ def test_a_commit_that_the_server_refuses_is_a_failure(database: str) -> None:
             with pytest.raises(asyncpg.UniqueViolationError) as error:
                 await attempt(step)
             assert sqlstate(error.value) == "23505"
-            assert (await one.effects(), await one.rows()) == (0, [])
+            assert (await one.effects(), await one.rows()) == (0, [(1, b"failed")])
 
     asyncio.run(test())
 
@@ -691,7 +758,7 @@ def test_a_result_that_is_too_large_is_not_committed(database: str) -> None:
             step = one.step(functools.partial(asyncpg.connect, database), large, largest=100)
             with pytest.raises(Exception, match="has 202 bytes, and the store takes at most 100"):
                 await attempt(step)
-            assert (await one.effects(), await one.rows()) == (0, [])
+            assert (await one.effects(), await one.rows()) == (0, [(1, b"failed")])
 
     asyncio.run(test())
 
@@ -710,7 +777,7 @@ def test_a_row_of_another_call_is_not_taken_for_the_step(database: str) -> None:
 def test_a_store_checks_what_it_is_given(database: str) -> None:
     async def test() -> None:
         async with shop(database) as one:
-            record = "SELECT record_step($1, $2, $3, extract(epoch FROM now())::text, $4, $5)"
+            record = "SELECT record_step($1, $2, $3, extract(epoch FROM now())::text, $4, false, $5)"
             run, key = str(one.run), one.key
             other: Callable[..., Awaitable[Any]] = one.other.fetchval
             for number, call, result in ((0, bytes(8), b""), (1, b"short", b""), (1, None, b""), (1, bytes(8), None)):
@@ -724,6 +791,8 @@ def test_a_store_checks_what_it_is_given(database: str) -> None:
                     await other(record, run, 1, wrong, bytes(8), b"")
                 with pytest.raises(asyncpg.InvalidAuthorizationSpecificationError):
                     await other("SELECT recorded_step($1, 1, $2)", run, wrong)
+            with pytest.raises(asyncpg.InvalidParameterValueError, match="has failed or not"):
+                await other(record.replace("false", "NULL"), run, 1, key, bytes(8), b"")
             assert await other(record, run, 1, key, bytes(8), b"") == "recorded"
             assert await other(record, run, 1, key, bytes(8), b"x") == "repeated"
 

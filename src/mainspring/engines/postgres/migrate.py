@@ -298,7 +298,7 @@ _SIGNAL: Final = _Act(
 )
 
 
-_OF_STEPS: Final = {"recorded_step(text, int, bytea)", "record_step(text, int, bytea, text, bytea, bytea)"}
+_OF_STEPS: Final = {"recorded_step(text, int, bytea)", "record_step(text, int, bytea, text, bytea, boolean, bytea)"}
 
 
 class Runs(Enum):

@@ -9,14 +9,16 @@ Each attempt opens a connection of the user, and begins a transaction on it:
 | ``record_step``: a row with the result. It fails if another attempt was faster, or if the run is closed | not committed |
 | the commit | unknown, unless the server has answered |
 
-The history gets an outcome only if it is certain. A failure of the function is: the transaction was rolled back. If the
-connection breaks, or the server ends the transaction for a conflict with others, there is another attempt after a while, which
-first looks for the row. So does the worker that gets the run after the death of this one. A mistake that another attempt would
-repeat, such as a connection to another database, parks the run.
+The history gets an outcome only if it is certain. If the function fails, its transaction is rolled back, and a second one
+records the failure, so that no other attempt commits the step afterwards. If the connection breaks, or the server ends the
+transaction for a conflict with others, there is another attempt after a while, which first looks for the row. So does the worker
+that gets the run after the death of this one. A mistake that another attempt would repeat, such as a connection to another
+database, parks the run.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
@@ -27,6 +29,7 @@ from mainspring.client.inbox import RECORD_STEP, RECORDED_STEP, Inbox
 from mainspring.errors import UsageError
 from mainspring.jobs.model import text_of
 from mainspring.worker.current import JobStopped, Snooze
+from mainspring.worker.execution import failure_of, read_error
 from mainspring.worker.registry import Function
 from mainspring.workflow_code.workflow_jobs import check_size
 from mainspring.workflows.history_json import digest_of
@@ -35,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
     from mainspring.client.payload import Signature
-    from mainspring.worker.workflows.runs import Run
     from mainspring.workflow_code.model import StepCall
 
 _log = structlog.get_logger("mainspring.workflows")
@@ -54,6 +56,9 @@ _UNKNOWN: Final = ("08", "40", "53", "57", "58", "XX")
 """Those after which a commit may have happened, or may succeed when it is tried again."""
 _PASSING: Final = (*_UNKNOWN, "28", "3D", "55")
 """Those that may pass while nothing has happened yet: passwords, databases and locks change."""
+_STOPPED: Final = "the step was stopped"
+_NO_FAILURES: Final = (asyncio.CancelledError, JobStopped, GeneratorExit)
+"""Errors that end an attempt without an outcome."""
 _LIBRARIES: Final = frozenset({"asyncpg", "psycopg", "psycopg_pool", "sqlalchemy", "django"})
 
 
@@ -70,7 +75,7 @@ class _Enter(NamedTuple):
 
 
 class _OvertakenError(Exception):
-    """Another attempt has recorded the step."""
+    """Another attempt has recorded the step: the next one takes its outcome."""
 
 
 class _ClosedError(Exception):
@@ -80,22 +85,26 @@ class _ClosedError(Exception):
 class RecordedStep:
     """A step of a run in a transaction, in all of its attempts by this worker.
 
-    ``refusal`` is set if no further attempt makes sense: the reason for which the run is parked.
+    ``refusal`` is set if no further attempt makes sense: the reason for which the run is parked. ``failure`` is set if another
+    attempt has recorded that the step has failed: the error as JSON.
     """
 
-    def __init__(self, call: StepCall, run: Run) -> None:
+    def __init__(self, call: StepCall, run: int, key: bytes, largest: int) -> None:
+        """``key`` is that of the run, ``largest`` limits the bytes of the result."""
         assert call.transaction is not None
         self._call = call
         self._transaction = call.transaction
         self._run = run
-        self._largest = run.instance.limits.largest
+        self._largest = largest
         self._digest = digest_of(call.name.encode(), call.payload).to_bytes(8)
+        self._key = (str(run), call.number, key)
         self._failures = 0
         self._stage = ""
         self._is_stopped = False
         self._is_closed: Callable[[], bool] = bool
         """Returns whether the connection is lost."""
         self.refusal = ""
+        self.failure = b""
         is_coroutine = call.executor == "coroutine"
         self.function = Function(
             call.name,
@@ -111,63 +120,40 @@ class RecordedStep:
 
     async def _run_coroutine(self, *args: Any, **kwargs: Any) -> Encoded:
         try:
-            async with AsyncExitStack() as stack:
-                attempt = self._attempt(args, kwargs)
-                asked = next(attempt)
-                while not isinstance(asked, Encoded):
-                    if isinstance(asked, _Enter):
-                        answer = await _enter_async(stack, asked.manager)
-                    else:
-                        answer = await asked if inspect.isawaitable(asked) else asked
-                    asked = attempt.send(answer)
-        except Exception as error:
-            judged = self._judged(error)
-            if judged is error:
-                raise
-            raise judged from error
-        return asked
+            return await _drive_async(self._attempt(args, kwargs))
+        except _NO_FAILURES:
+            raise
+        except BaseException as error:  # noqa: BLE001 - also SystemExit, as of any step
+            self._raise_unless_failed(error)
+            failure = error
+        try:
+            await _drive_async(self._fail(failure))
+        except Exception as error:  # noqa: BLE001 - it is judged
+            self._raise_unless_failed(error)
+        raise failure
 
     def _run_plain(self, *args: Any, **kwargs: Any) -> Encoded:
         try:
-            with ExitStack() as stack:
-                attempt = self._attempt(args, kwargs)
-                asked = next(attempt)
-                while not isinstance(asked, Encoded):
-                    asked = attempt.send(_enter(stack, asked.manager) if isinstance(asked, _Enter) else asked)
-        except Exception as error:
-            judged = self._judged(error)
-            if judged is error:
-                raise
-            raise judged from error
-        return asked
+            return _drive(self._attempt(args, kwargs))
+        except _NO_FAILURES:
+            raise
+        except BaseException as error:  # noqa: BLE001 - also SystemExit, as of any step
+            self._raise_unless_failed(error)
+            failure = error
+        try:
+            _drive(self._fail(failure))
+        except Exception as error:  # noqa: BLE001 - it is judged
+            self._raise_unless_failed(error)
+        raise failure
 
     def _attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Generator[Any, Any, None]:
         """Make an attempt up to its commit, which is the end of its contexts.
 
         Yields an `_Enter`, or a value to be awaited if it can be, and at last the result as `Encoded`.
         """
-        self._stage = "connecting"
-        if not self._run.step_key:
-            raise UsageError(
-                "a step with a connection needs a store on PostgreSQL: that of the node is another one, or the node is of an "
-                "earlier version; leave connection= out"
-            )
-        connection = yield _Enter(self._transaction.open())
-        store = Inbox(connection, self._transaction.schema)
-        if store.asynchronous is not (self._call.executor == "coroutine"):
-            wanted = "asynchronous" if self._call.executor == "coroutine" else "blocking"
-            raise UsageError(f"{store!r} is not {wanted}, as the function is: give another connection, or change `def`")
-        yield _Enter(store.transaction())
-        key = (str(self._run.id), self._call.number, self._run.step_key)
-        begun, call, result = yield store.call(RECORDED_STEP, key)
+        connection, store, begun, result = yield from self._begin()
         if result is not None:
-            if bytes(call) != self._digest:
-                raise UsageError(
-                    "a worker that had lost the run has committed this step for another function or with other arguments; "
-                    "its row in recorded_steps of the store has the result"
-                )
-            self._stage = "found"
-            yield Encoded(bytes(result))
+            yield result
             return
         self._stage = "running"
         self._is_closed = store.is_closed
@@ -178,50 +164,106 @@ class RecordedStep:
             data, self._largest, f"the result of step {self._call.name}", "store it elsewhere and return its name"
         )
         if self._is_stopped:
-            raise JobStopped("the step was stopped")
+            raise JobStopped(_STOPPED)
+        yield from self._record(store, begun, data, failed=False)
+        yield Encoded(data)
+
+    def _fail(self, failure: BaseException) -> Generator[Any, Any, None]:
+        """Record a failure: no other attempt may commit the step after it is in the history. Yields as `_attempt`.
+
+        If another attempt has recorded the step, its outcome counts.
+        """
+        _, store, begun, result = yield from self._begin()
+        if result is not None:
+            raise _OvertakenError
+        error = read_error(failure_of(failure, final=True).detail)
+        yield from self._record(store, begun, error, failed=True)
+        yield Encoded(error)
+
+    def _begin(self) -> Generator[Any, Any, tuple[Any, Inbox, str, Encoded | None]]:
+        """Begin a transaction; return the connection, the store's functions on it, its begin, and the recorded result."""
+        self._stage = "connecting"
+        if not self._key[-1]:
+            raise UsageError(
+                "a step with a connection needs a store on PostgreSQL: that of the node is another one, or the node is of an "
+                "earlier version; leave connection= out"
+            )
+        connection = yield _Enter(self._transaction.open())
+        store = Inbox(connection, self._transaction.schema)
+        if store.asynchronous is not (self._call.executor == "coroutine"):
+            wanted = "asynchronous" if self._call.executor == "coroutine" else "blocking"
+            raise UsageError(f"{store!r} is not {wanted}, as the function is: give another connection, or change `def`")
+        yield _Enter(store.transaction())
+        begun, call, failed, result = yield store.call(RECORDED_STEP, self._key)
+        if result is None:
+            return connection, store, begun, None
+        if bytes(call) != self._digest:
+            raise UsageError(
+                "a worker that had lost the run has committed this step for another function or with other arguments; its row in "
+                "recorded_steps of the store has the result"
+            )
+        self._stage = "found"
+        if failed:
+            self.failure = bytes(result)
+        return connection, store, begun, Encoded(bytes(result))
+
+    def _record(self, store: Inbox, begun: str, data: bytes, *, failed: bool) -> Generator[Any, Any, None]:
         self._stage = "recording"
-        (verdict,) = yield store.call(RECORD_STEP, (*key, begun, self._digest, data))
+        (verdict,) = yield store.call(RECORD_STEP, (*self._key, begun, self._digest, failed, data))
         if verdict == "repeated":
-            raise _OvertakenError("another attempt has recorded the step")
+            raise _OvertakenError
         if verdict == "closed":
             raise _ClosedError("the run is closed")
         if verdict == "other":
             raise UsageError(
                 "the transaction of the step has ended before its record: the function must neither commit nor roll back, and "
-                "the connection must not commit each statement (AUTOCOMMIT); what it has committed has no record"
+                "the connection must not commit each statement (AUTOCOMMIT); its writes up to there have no record"
             )
         self._stage = "committing"
-        yield Encoded(data)
 
     # ---- errors ----
 
-    def _judged(self, error: Exception) -> BaseException:
-        """Return what an attempt raises in place of an error."""
+    def _raise_unless_failed(self, error: BaseException) -> None:
+        """Raise what an attempt raises in place of an error; return if the step has certainly failed with it."""
         if self._is_stopped:
-            return JobStopped("the step was stopped")
+            raise JobStopped(_STOPPED) from error
         code = sqlstate(error)
         match self._stage:
-            case "running":  # certainly rolled back
-                is_over = (
-                    code.startswith(_ENDED)
-                    if code
-                    else _is_lost(error) and (_is_of_library(error) or self._is_closed())
-                )
-                return self._later(error) if is_over else error
+            case "running":  # rolled back
+                is_over = code.startswith(_ENDED) if code else self._has_lost(error)
+                if not is_over and not isinstance(error, Snooze):
+                    return
             case "committing":  # an error without an answer of the server may come after the commit
-                return error if code and not code.startswith(_UNKNOWN) else self._later(error)
-            case "recording" if isinstance(error, _OvertakenError):
-                return Snooze(0)
+                if code and not code.startswith(_UNKNOWN):
+                    return
             case "recording" if isinstance(error, _ClosedError):
-                return error
+                raise error
+            case "recording" | "found" if isinstance(error, _OvertakenError):
+                raise Snooze(0) from error
             case _ if why := self._refused(error, code):
                 self.refusal = f"step {self._call.name} #{self._call.number}: {why}"
-                return UsageError(self.refusal)
+                raise UsageError(self.refusal) from error
             case "recording" if not _passes(error, code):
-                return error  # such as for a transaction in which a statement has failed
-        return self._later(error)
+                return  # such as for a transaction in which a statement has failed
+        if isinstance(error, Snooze):
+            raise error
+        delay = min(FIRST_DELAY * 2**self._failures, LONGEST_DELAY)
+        self._failures = min(self._failures + 1, 30)
+        _log.warning(
+            "a step in a transaction is tried again",
+            run=self._run,
+            step=self._call.name,
+            stage=self._stage,
+            error=f"{type(error).__name__}: {text_of(error)}",
+            delay=delay,
+        )
+        raise Snooze(delay) from error
 
-    def _refused(self, error: Exception, code: str) -> str:
+    def _has_lost(self, error: BaseException) -> bool:
+        """Return whether an error of the function, which has no code, is that of its connection."""
+        return _is_lost(error) and (_is_of_library(error) or self._is_closed())
+
+    def _refused(self, error: BaseException, code: str) -> str:
         """Return why another attempt would fail, too, at something else than the function; empty if it may succeed."""
         if code in _NO_STORE:
             schema = self._transaction.schema
@@ -237,19 +279,6 @@ class RecordedStep:
             return f"its connection cannot be opened: {type(error).__name__}: {text_of(error)}"
         return ""
 
-    def _later(self, error: Exception) -> Snooze:
-        delay = min(FIRST_DELAY * 2**self._failures, LONGEST_DELAY)
-        self._failures = min(self._failures + 1, 30)
-        _log.warning(
-            "a step in a transaction is tried again",
-            run=self._run.id,
-            step=self._call.name,
-            stage=self._stage,
-            error=f"{type(error).__name__}: {text_of(error)}",
-            delay=delay,
-        )
-        return Snooze(delay)
-
 
 class _RestSignature:
     """The signature of a step's function without its first parameter, whose results may be encoded already."""
@@ -261,6 +290,26 @@ class _RestSignature:
     def encode_result(self, value: Any) -> bytes:
         """Encode a result: of a substitute in a test, it is not encoded yet."""
         return value.data if isinstance(value, Encoded) else self._signature.encode_result(value)
+
+
+async def _drive_async(work: Generator[Any, Any, None]) -> Encoded:
+    async with AsyncExitStack() as stack:
+        asked = next(work)
+        while not isinstance(asked, Encoded):
+            if isinstance(asked, _Enter):
+                answer = await _enter_async(stack, asked.manager)
+            else:
+                answer = await asked if inspect.isawaitable(asked) else asked
+            asked = work.send(answer)
+    return asked
+
+
+def _drive(work: Generator[Any, Any, None]) -> Encoded:
+    with ExitStack() as stack:
+        asked = next(work)
+        while not isinstance(asked, Encoded):
+            asked = work.send(_enter(stack, asked.manager) if isinstance(asked, _Enter) else asked)
+    return asked
 
 
 async def _enter_async(stack: AsyncExitStack, opened: Any) -> Any:

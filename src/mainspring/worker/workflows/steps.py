@@ -204,7 +204,8 @@ class Steps:
         step.recorded = False
         if call.transaction is not None:
             if step.transaction is None:
-                step.transaction = RecordedStep(call, step.run)
+                largest = step.run.instance.limits.largest
+                step.transaction = RecordedStep(call, step.run.id, step.run.step_key, largest)
             function = self._substitute(step.transaction.function)
         else:
             function = self._function(call)
@@ -289,8 +290,11 @@ class Steps:
         """Return the outcome of a step whose attempt has ended; None if there is another attempt."""
         self._logs.send()  # before the report that may end the lease
         number = step.call.number
-        if step.transaction is not None and step.transaction.refusal:
-            return StepOutcome(number, b"", failed=True, attempt=step.attempt, refusal=step.transaction.refusal)
+        transaction = step.transaction
+        if transaction is not None and transaction.refusal:
+            return StepOutcome(number, b"", failed=True, attempt=step.attempt, refusal=transaction.refusal)
+        if transaction is not None and transaction.failure:
+            return StepOutcome(number, transaction.failure, failed=True, attempt=step.attempt)
         if settlement.outcome == b"succeeded":
             return StepOutcome(number, settlement.data, attempt=step.attempt)
         detail = _decode_detail(settlement.detail) if settlement.detail else _Detail()

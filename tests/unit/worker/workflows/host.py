@@ -179,7 +179,7 @@ class Host:
         self.server: Server
         self.other: Server
         """The server of another store, if there are two."""
-        self.limits: dict[str, int] = {}
+        self.limits: dict[str, int | str] = {}
         """The limits in the info of decisions."""
         self.number_of_reports = 0
         self._tokens = 0

@@ -1,5 +1,5 @@
 -- compatible from: 22
--- Local steps of workflows that were executed in transactions of users: each row was committed with the effect of its step.
+-- Local steps of workflows in transactions of users: the row of a step was committed with its effect, or is that of its failure.
 
 -- A row stays until its run is forgotten: an attempt by a worker that has lost the run may come at any time, and must find it.
 CREATE TABLE recorded_steps (
@@ -7,7 +7,8 @@ CREATE TABLE recorded_steps (
     step   int    NOT NULL,                      -- its number in the run
     at_us  bigint NOT NULL DEFAULT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
     call   bytea  NOT NULL,                      -- the digest of its function and arguments
-    result bytea  NOT NULL,
+    failed boolean NOT NULL,
+    result bytea  NOT NULL,                      -- or the error: JSON of mainspring.jobs.model.JobFailure
     PRIMARY KEY (run, step)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 ALTER TABLE recorded_steps ALTER COLUMN result SET STORAGE EXTERNAL;
@@ -27,21 +28,21 @@ BEGIN
         MESSAGE = 'mainspring: this is not the key of a run of this store', HINT = 'The connection may lead to another store.';
 END $$;
 
--- Returns the begin of the present transaction, and the recorded call and result of a step; NULL if it is not recorded.
-CREATE FUNCTION recorded_step(run text, step int, key bytea, OUT begun text, OUT call bytea, OUT result bytea)
+-- Returns the begin of the present transaction, and the recorded call and outcome of a step; NULL if it is not recorded.
+CREATE FUNCTION recorded_step(run text, step int, key bytea, OUT begun text, OUT call bytea, OUT failed boolean, OUT result bytea)
 LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_variable
 DECLARE
     number CONSTANT bigint := step_run(run, key);
 BEGIN
-    SELECT s.call, s.result INTO call, result FROM recorded_steps AS s WHERE s.run = number AND s.step = step;
+    SELECT s.call, s.failed, s.result INTO call, failed, result FROM recorded_steps AS s WHERE s.run = number AND s.step = step;
     begun := extract(epoch FROM now())::text;
 END $$;
 
 -- Records a step in the transaction that `recorded_step` was called in. It never waits for a node, and no node waits for it; it
 -- waits for another transaction that is recording the same step. Returns `repeated` if the step is recorded already, `closed` if
 -- the run is not open, and `other` in another transaction: then it records nothing.
-CREATE FUNCTION record_step(run text, step int, key bytea, begun text, call bytea, result bytea)
+CREATE FUNCTION record_step(run text, step int, key bytea, begun text, call bytea, failed boolean, result bytea)
 RETURNS text LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_variable
 DECLARE
@@ -49,6 +50,7 @@ DECLARE
     fault text := CASE
         WHEN step IS NULL OR step < 1 THEN 'the number of a step is 1 or higher'
         WHEN call IS NULL OR length(call) <> 8 THEN 'the digest of a call has 8 bytes'
+        WHEN failed IS NULL THEN 'a step has failed or not'
         WHEN result IS NULL OR length(result) > 268435456 THEN format(
             'the result has %s bytes, and a step takes 268435456: store larger data elsewhere, and return its location',
             coalesce(length(result)::text, 'no'))
@@ -60,7 +62,7 @@ BEGIN
     IF begun IS DISTINCT FROM extract(epoch FROM now())::text THEN
         RETURN 'other';
     END IF;
-    INSERT INTO recorded_steps (run, step, call, result) VALUES (number, step, call, result) ON CONFLICT DO NOTHING;
+    INSERT INTO recorded_steps (run, step, call, failed, result) VALUES (number, step, call, failed, result) ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
         RETURN 'repeated';
     END IF;
@@ -76,7 +78,7 @@ DO $do$
 DECLARE
     one regprocedure;
 BEGIN
-    FOREACH one IN ARRAY ARRAY['recorded_step(text, int, bytea)', 'record_step(text, int, bytea, text, bytea, bytea)',
+    FOREACH one IN ARRAY ARRAY['recorded_step(text, int, bytea)', 'record_step(text, int, bytea, text, bytea, boolean, bytea)',
         'step_run(text, bytea)']::regprocedure[]
     LOOP
         EXECUTE format('ALTER FUNCTION %s SET search_path = pg_catalog, %I, pg_temp', one, current_schema());
