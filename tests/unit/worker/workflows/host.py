@@ -34,7 +34,7 @@ from mainspring.workflows.model import decision_function
 from mainspring.workflows.requests import Completion, Ruling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from mainspring import App
 
@@ -179,7 +179,7 @@ class Host:
         self.server: Server
         self.other: Server
         """The server of another store, if there are two."""
-        self.limits: dict[str, int | str] = {}
+        self.limits: Mapping[str, int | str] = {}
         """The limits in the info of decisions."""
         self.number_of_reports = 0
         self._tokens = 0

@@ -84,7 +84,7 @@ def flow(app: App, function: Any) -> None:
 
 
 def assign(host: Host) -> None:
-    host.limits["steps"] = KEY.hex()
+    host.limits = {"steps": KEY.hex()}
     host.assign()
 
 
