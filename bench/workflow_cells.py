@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import workflow_deploys
 import workflow_peers
 from measure import Cell, Side
 from workflow_app import LINKS
@@ -114,6 +115,7 @@ def on_postgres(postgres: Contestant, one: Contestant, three: Contestant) -> lis
             at_least=0.9,
         )
     )
+    found.append(workflow_deploys.cell("postgres-workflow-deploy", "three nodes on PostgreSQL", three))
     return found
 
 
