@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mainspring.client.json_types import register_type
     from mainspring.client.options import Rate, Retry
     from mainspring.client.outcomes import Data, Missed, Progress, Warned
+    from mainspring.client.providers import Provide
     from mainspring.client.run import Run
     from mainspring.definitions import CoroutineTask, Task, Workflow
     from mainspring.errors import (
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         SettingsError,
         UsageError,
         WorkerFullError,
+        WorkerStartError,
         WorkflowUsageError,
     )
     from mainspring.stores import ZooKeeper
@@ -47,6 +49,7 @@ _MODULES = {
     "mainspring.client.job": ("Job", "LogLine"),
     "mainspring.client.json_types": ("register_type",),
     "mainspring.client.options": ("Rate", "Retry"),
+    "mainspring.client.providers": ("Provide",),
     "mainspring.client.run": ("Run",),
     "mainspring.client.outcomes": ("Data", "Missed", "Progress", "Warned"),
     "mainspring.workflow_code.channels": ("Channel",),
@@ -70,6 +73,7 @@ _MODULES = {
         "SettingsError",
         "UsageError",
         "WorkerFullError",
+        "WorkerStartError",
         "WorkflowUsageError",
     ),
     "mainspring.stores": ("ZooKeeper",),
@@ -111,6 +115,7 @@ __all__ = [
     "NotFoundError",
     "PayloadError",
     "Progress",
+    "Provide",
     "Rate",
     "RefusedError",
     "Retry",
@@ -122,6 +127,7 @@ __all__ = [
     "UsageError",
     "Warned",
     "WorkerFullError",
+    "WorkerStartError",
     "Workflow",
     "WorkflowUsageError",
     "ZooKeeper",

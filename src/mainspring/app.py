@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import ssl
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from mainspring import namespaces
@@ -32,6 +33,7 @@ from mainspring.client.options import (
     refusal,
     seconds,
 )
+from mainspring.client.providers import Provided, check_needs, check_provider
 from mainspring.client.sockets import tls_of_environment
 from mainspring.client.submission import Check, Key, Submission, Unique, Verbatim, check_keep_unique
 from mainspring.definitions import (
@@ -50,14 +52,22 @@ from mainspring.definitions import (
 from mainspring.errors import UsageError
 from mainspring.jobs.user_data import MAX_KEPT_ARGUMENTS
 from mainspring.stores import ZooKeeper, check_options, check_store
-from mainspring.worker.functions import check_annotations, check_definition, check_workflows
-from mainspring.worker.registry import Kept, Registry, kept_seconds
+from mainspring.worker.functions import (
+    NO_MIDDLEWARE_FOR_WORKFLOWS,
+    check_annotations,
+    check_definition,
+    check_hook,
+    check_middleware,
+    check_workflows,
+)
+from mainspring.worker.registry import Hook, Kept, Registry, kept_seconds
 from mainspring.workflow_code.model import PARK_ON
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
     from datetime import date, datetime
 
+    from mainspring.worker.registry import Middleware
     from mainspring.worker.runtime import Worker
     from mainspring.worker.settings import WorkerSettings
     from mainspring.workflow_code.channels import Channel
@@ -168,6 +178,8 @@ class AppClient:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+M = TypeVar("M", bound="Middleware")
+H = TypeVar("H", bound="Callable[[], object]")
 
 
 class App(AppClient):
@@ -269,6 +281,7 @@ class App(AppClient):
         keep_arguments: int | None = None,
         keep_result: Duration | None = None,
         ignore_result: bool = False,
+        middleware: Iterable[Middleware] = (),
     ) -> Define: ...
     def task(
         self,
@@ -297,6 +310,7 @@ class App(AppClient):
         keep_arguments: int | None = None,
         keep_result: Duration | None = None,
         ignore_result: bool = False,
+        middleware: Iterable[Middleware] = (),
     ) -> Any:
         """Define a task.
 
@@ -313,6 +327,8 @@ class App(AppClient):
 
         A job that has succeeded is deleted with its result after ``keep_result``, at least a second, in place of the server's
         ``--retention``. With ``ignore_result``, results are neither sent nor stored, and callers get None.
+
+        ``middleware`` runs around the task's attempts, inside of that of `App.middleware`; the first is the outermost.
 
         The other options are defaults for the task's jobs; see ``Submission.options``. ``schedule_to_start``,
         ``schedule_to_close`` and ``cancel`` apply where a workflow submits the task as an activity. With a constant ``unique``,
@@ -347,12 +363,13 @@ class App(AppClient):
             check_whole(keep_arguments, "keep_arguments", 0, MAX_KEPT_ARGUMENTS)
         kept = Kept(keep_arguments, kept_seconds(keep_result), ignores_result=ignore_result)
         check_definition(name, executor)
+        around = tuple(map(check_middleware, middleware))
         check_text_or_function(unique, "unique", check_unique)
         check_keep_unique(options.keep_unique, unique)
         check_text_or_function(concurrency_key, "concurrency_key", check_key)
 
         def define(call: Callable[..., Any]) -> Any:
-            return self._definitions.task(call, name, executor, options, unique, limits, concurrency_key, kept)
+            return self._definitions.task(call, name, executor, options, unique, limits, concurrency_key, kept, around)
 
         return define(call) if call is not None else Define(define)
 
@@ -442,6 +459,7 @@ class App(AppClient):
         retry: Retry | None = None,
         priority: Priority | None = None,
         id: Unique | None = None,
+        middleware: None = None,
     ) -> DefineWorkflow: ...
     def workflow(
         self,
@@ -455,6 +473,7 @@ class App(AppClient):
         retry: Retry | None = None,
         priority: Priority | None = None,
         id: Unique | None = None,  # noqa: A002 - the option's name everywhere
+        middleware: None = None,
     ) -> Any:
         """Define a workflow: a coroutine function whose runs survive the ends of processes.
 
@@ -467,8 +486,12 @@ class App(AppClient):
 
         ``priority`` and ``id`` are defaults for the runs; see ``Workflow.options``.
 
+        There is no ``middleware`` for workflows: it runs around their tasks and local steps.
+
         Raises UsageError if an option is wrong, the name is taken, or the App's store has no workflows.
         """
+        if middleware is not None:
+            raise UsageError(NO_MIDDLEWARE_FOR_WORKFLOWS)
         self._check({"workflow": True})
         check_definition(name, "thread")
         limit = None if timeout is None else run_limit(timeout)
@@ -497,6 +520,77 @@ class App(AppClient):
         if channel.unresolved is not None:  # only then: code may declare a signal wherever it receives it
             self.registry.signals.append(channel.unresolved)
         return channel
+
+    def middleware(self, call: M, /) -> M:
+        """Run a generator function around each attempt of the App's tasks and of local steps of workflows.
+
+        It gets the job, and yields once: there the function runs, and ``yield`` returns its result, or raises its error, that of
+        its arguments or that of its result. It may raise another error, or Snooze, as the task may. It cannot change the result,
+        and an error that it catches without raising any remains the outcome. Plain and asynchronous generators go around
+        functions of all executors; asynchronous ones run on the worker's loop. The first one is the outermost.
+
+        Raises UsageError for other values, such as a workflow.
+        """
+        self.registry.middleware.append(check_middleware(call))
+        return call
+
+    @overload
+    def on_worker_start(self, call: H, /) -> H: ...
+    @overload
+    def on_worker_start(self, /, *, in_task_processes: bool = True) -> Callable[[H], H]: ...
+    def on_worker_start(self, call: Any = None, /, *, in_task_processes: bool = True) -> Any:
+        """Call a function without parameters when a process that runs tasks starts, before its first job.
+
+        These are each worker process and, with ``in_task_processes``, each process of ``executor="process"``. Coroutine functions
+        run on the worker's loop, plain ones in a thread. The part of a generator after its ``yield`` runs at the end of the
+        process. An error ends the process with a message.
+
+        Raises UsageError for other values.
+        """
+        return self._hook(call, "on_worker_start", in_task_processes)
+
+    @overload
+    def on_worker_stop(self, call: H, /) -> H: ...
+    @overload
+    def on_worker_stop(self, /, *, in_task_processes: bool = True) -> Callable[[H], H]: ...
+    def on_worker_stop(self, call: Any = None, /, *, in_task_processes: bool = True) -> Any:
+        """Call a function without parameters when such a process ends, after its last job; the last one registered is the first.
+
+        It runs in every end but a kill, also when a function of ``on_worker_start`` has failed. It has 10 s. Errors are logged.
+
+        Raises UsageError for other values.
+        """
+        return self._hook(call, "on_worker_stop", in_task_processes, at_stop=True)
+
+    def _hook(self, call: Any, name: str, in_task_processes: bool, *, at_stop: bool = False) -> Any:
+        def add(call: Any) -> Any:
+            self.registry.hooks.append(Hook(check_hook(call, name, at_stop=at_stop), at_stop, in_task_processes))
+            return call
+
+        return add if call is None else add(call)
+
+    @contextmanager
+    def override(self, provider: Callable[..., Any], other: Callable[..., Any], /) -> Iterator[None]:
+        """Use another provider in place of one, for the jobs that begin in this process in this block: for tests.
+
+        Raises UsageError if one of them cannot be a provider, or if the other one needs what it replaces.
+        """
+        check_provider(provider)
+        check_provider(other)
+        replaced = self.registry.replaced
+        others = {**replaced, provider: other}
+        check_needs("override", {"": Provided(provider, "job")}, others)
+        for function in self.registry:
+            check_needs(function.name, function.signature.provided, others)
+        before = replaced.get(provider)
+        replaced[provider] = other
+        try:
+            yield
+        finally:
+            if before is None:
+                del replaced[provider]
+            else:
+                replaced[provider] = before
 
     def include(self, *modules: str) -> None:
         """Let workers import more modules, which define tasks on this App: ``app.include("shop.tasks", "shop.mail")``.

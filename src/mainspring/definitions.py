@@ -24,6 +24,7 @@ from mainspring.client.options import (
     refusal,
     seconds,
 )
+from mainspring.client.providers import check_given, is_marked
 from mainspring.client.run import Run, check_run_key
 from mainspring.client.submission import Check, Key, Submission, Unique, accept_options
 from mainspring.errors import UsageError, WorkflowUsageError
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from mainspring.client.options import CancelMode, ChildPolicy, Duration, Priority, Retry
     from mainspring.client.session import Request
     from mainspring.resources.rules import Limits
-    from mainspring.worker.registry import Function, Kept, Registry, WorkflowFunction
+    from mainspring.worker.registry import Function, Kept, Middleware, Registry, WorkflowFunction
 
 
 _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -335,12 +336,16 @@ class Defined(Submission[P, R], Generic[P, R, C]):
         self.function = function
         self.defaults = options
         self._call = call
+        self._marked = [name for name in function.signature.provided if is_marked(call, name)]
+        """Parameters with a mark as their default, which a plain call would pass to the function."""
         functools.update_wrapper(self, call)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         """Run the function in this process, without a server."""
         if workflow_calls() is not None:
             return self._call_in_workflow(*args, **kwargs)
+        if self._marked:
+            check_given(self.name, self._call, self._marked, args, kwargs)
         return self._call(*args, **kwargs)
 
     def step(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
@@ -432,6 +437,7 @@ class Definitions:
         limits: Limits = UNLIMITED,
         key: Key = "",
         kept: Kept = KEPT,
+        middleware: tuple[Middleware, ...] = (),
     ) -> Any:
         """Define a task. Raises UsageError if the function cannot be a task, or the name is taken."""
         if isinstance(call, Workflow):
@@ -439,7 +445,7 @@ class Definitions:
                 f"{call.name} is a workflow, and not a function for a task: schedule it with @app.scheduled(…)"
             )
         given = call.function.call if isinstance(call, Defined) else call
-        function = build_function(given, name, executor, options, limits, kept=kept)
+        function = build_function(given, name, executor, options, limits, kept=kept, middleware=middleware)
         self._registry.add(function)
         kind: Any = CoroutineTask if function.executor == "coroutine" else Task
         return kind(function.call, function, self._connections, options, unique, key, self._check)

@@ -22,6 +22,7 @@ MainspringError
 │   └── StoreForeignError     the file belongs to another program or to a newer version
 ├── CompensationFailed        compensations of a saga failed; an ExceptionGroup of their errors
 ├── MapFailed                 items of a workflow's map failed; an ExceptionGroup of their errors
+├── WorkerStartError          a function of on_worker_start failed: the process of the worker ends
 ├── WorkerFullError           a task waits for a job that its worker has no place for
 ├── IllegalTransitionError    the state of a job does not allow a transition: a defect of Mainspring
 └── JobError                  how a job ended, for code that waits for it
@@ -176,6 +177,10 @@ class StoreBrokenError(StoreError):
 
 class StoreForeignError(StoreError):
     """The file belongs to another program, or to a newer version of this one."""
+
+
+class WorkerStartError(MainspringError):
+    """A function of ``on_worker_start`` failed, so the process of the worker ends; the cause is chained."""
 
 
 class WorkerFullError(MainspringError):

@@ -31,7 +31,7 @@ from mainspring.client.environment import (
     token_of_environment,
 )
 from mainspring.client.sockets import TLS_OPTIONS, TLS_VARIABLES
-from mainspring.errors import ConflictError, MainspringError, SettingsError, UsageError
+from mainspring.errors import ConflictError, MainspringError, SettingsError, UsageError, WorkerStartError
 from mainspring.quantities import format_size
 from mainspring.server.log_writer import exit_now
 from mainspring.server.logs import importing
@@ -134,7 +134,11 @@ def work(order: WorkerOrder) -> int:
         _force_exit(code)
         return code
 
-    return run_loop(main())
+    try:
+        return run_loop(main())
+    except WorkerStartError as error:
+        selector.show_cause(error)
+        raise
 
 
 def _chosen(registry: Registry, order: WorkerOrder) -> Registry:

@@ -17,11 +17,10 @@ is strict: a string is not accepted as a number. `json_types` has other types: t
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
 import types
-from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Union, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET
@@ -38,12 +37,15 @@ from mainspring.client.json_types import (
     sorted_arguments,
     write,
 )
+from mainspring.client.providers import check_needs, check_places, hints_of, provided_of
 from mainspring.client.pydantic_models import ModelError, is_model, is_named_in
 from mainspring.errors import PayloadError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Self
+
+    from mainspring.client.providers import Provided
 
 _Kind = inspect.Parameter
 _WHITESPACE = b" \t\r\n"
@@ -75,6 +77,13 @@ class Signature:
         self.name = name
         self._function = function
         self._bindable = inspect.signature(function)
+        self.provided: dict[str, Provided] = provided_of(function)
+        """The parameters that are no arguments, because workers provide their values."""
+        if self.provided:
+            check_places(name, self._bindable.parameters.values(), self.provided)
+            check_needs(name, self.provided, {})
+            arguments = [one for one in self._bindable.parameters.values() if one.name not in self.provided]
+            self._bindable = self._bindable.replace(parameters=arguments)
         self._parameters = list(self._bindable.parameters.values())
         self._positional = [
             p for p in self._parameters if p.kind in (_Kind.POSITIONAL_ONLY, _Kind.POSITIONAL_OR_KEYWORD)
@@ -198,6 +207,10 @@ class Signature:
         return self._encode_mixed(args, kwargs)
 
     def _check_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.provided and (given := self.provided.keys() & kwargs.keys()):
+            raise TypeError(
+                f"{self.name}: workers provide {min(given)!r}, which is no argument of the job: leave it out"
+            )
         try:
             self._bindable.bind(*args, **kwargs)
         except TypeError as error:
@@ -488,17 +501,22 @@ class Signature:
 
     def _resolved(self) -> dict[str, Any]:
         if self._hints is None:
-            function = self._function
-            while isinstance(function, functools.partial):
-                function = function.func  # a partial has no annotations of its own
             try:
-                self._hints = get_type_hints(function, include_extras=True)
+                self._hints = hints_of(self._function, self._annotations())
             except Exception as error:
                 raise PayloadError(
                     f"{self.name}: an annotation cannot be resolved ({error}); name types that the function's module "
                     "has when it is imported, and import them outside of `if TYPE_CHECKING:`"
                 ) from error
         return self._hints
+
+    def _annotations(self) -> dict[str, Any] | None:
+        """Return the annotations that matter to jobs, as they are written: nothing reads those of provided parameters."""
+        if not self.provided:
+            return None  # all of them
+        annotations = {one.name: one.annotation for one in self._parameters if one.annotation is not one.empty}
+        result = self._bindable.return_annotation
+        return annotations if result is inspect.Signature.empty else {**annotations, "return": result}
 
 
 def _forgotten() -> None:

@@ -39,6 +39,7 @@ from mainspring.storage.agenda import FetchTimes
 from mainspring.testing import histories
 from mainspring.testing.histories import differences
 from mainspring.testing.passing_time import SETTLE_TIMEOUT, Delays, ManualClock, PassingTime, interrupt, place_of, until
+from mainspring.worker.around import Life
 from mainspring.worker.executors.process import TASK_PROCESS
 from mainspring.worker.functions import check_annotations, check_workflows
 from mainspring.worker.link import connector
@@ -136,6 +137,10 @@ class Mocks:
                 return self._call(name, call, args, named)
 
         return replace(function, call=substitute)
+
+    def has(self, name: str) -> bool:
+        """Return whether a function is mocked: it then needs no values of providers."""
+        return name in self._outcomes
 
     def _call(self, name: str, call: Any, args: Any, named: Any) -> Any:
         if name not in self._outcomes:
@@ -382,6 +387,7 @@ class InMemory:
             server = await self._loop.create_unix_server(lambda: GearmanProtocol(node.face), str(self._socket))
             address = self._app.servers()[0]
             registry = self._substitutes(self._app.registry)
+            life = Life(registry, leaves_out=self._mocks.has)
             # It sends its heartbeats in real time: in the time that tests skip, it would be silent.
             options = WorkerSettings(concurrency=self._concurrency, name="test", frozen_after=0)
             if registry.workflows:
@@ -394,6 +400,7 @@ class InMemory:
                     checks=GrowingChecks(),
                     later=self._delays.later,
                     substitute=self._mocks.substitute,
+                    surround=life.surround,
                 )
             self._worker = worker = Worker(
                 registry,
@@ -401,6 +408,7 @@ class InMemory:
                 options,
                 decider=self._decider,
                 monotonic=self.clock.monotonic,
+                life=life,
             )
             self._time = PassingTime(
                 self.clock, self._delays, node, worker, self._decider, self._tables(), self._app.registry
@@ -430,7 +438,12 @@ class InMemory:
 
     def _substitutes(self, registry: Registry) -> Registry:
         """Return the functions to run, with threads in place of processes: a process could not import the test."""
-        copy = Registry(workflows=registry.workflows)
+        copy = Registry(
+            workflows=registry.workflows,
+            middleware=registry.middleware,
+            hooks=registry.hooks,
+            replaced=registry.replaced,
+        )
         for function in registry:
             substitute = self._mocks.substitute(function)
             copy.add(replace(substitute, executor="thread") if function.executor == "process" else substitute)

@@ -12,6 +12,7 @@ import logging
 import math
 import time
 import traceback
+from asyncio import CancelledError
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from mainspring.client.inside import Awaited
+    from mainspring.client.options import Retry
     from mainspring.ids import JobId
 
 if TYPE_CHECKING:
@@ -271,7 +273,9 @@ class Reporter(Protocol):
 class CurrentJob:
     """The job whose function is running."""
 
-    __slots__ = ("_handle", "_info", "_raw_info", "_reporter", "_stop", "_unique", "function", "loop", "origin")
+    __slots__ = (
+        "_handle", "_info", "_raw_info", "_reporter", "_stop", "_unique", "final", "function", "loop", "origin", "policy"
+    )  # fmt: skip
 
     def __init__(
         self, handle: bytes, unique: bytes, function: str, info: bytes, reporter: Reporter, origin: Any = None
@@ -285,6 +289,9 @@ class CurrentJob:
         self.function = function
         self.origin = origin  # for the reporter: the job's connection and delivery
         self.loop: AbstractEventLoop | None = None  # the event loop that runs its coroutine
+        # Set where middleware runs, and nowhere else, because each job would pay for it.
+        self.policy: Retry | None
+        self.final: BaseException | None
 
     @property
     def handle(self) -> str:
@@ -367,6 +374,25 @@ class CurrentJob:
         passes them.
         """
         self._reporter.progress(self, *check_progress(done, total), check_progress_text(text))
+
+    def will_retry(self, error: BaseException) -> bool:
+        """Return whether the job will run again if its attempt ends with this error; for middleware and providers.
+
+        It is true for a Snooze, for an attempt that its worker stops in order to end, and for an error that the policy
+        retries, unless this attempt is the last one.
+        """
+        if isinstance(error, Snooze):
+            return True
+        if self._stop == "cancelled":
+            return False
+        if self._stop in ("drain", "lost") and isinstance(error, (JobStopped, CancelledError)):
+            return True
+        most = self.info.max_attempts
+        if most is None or self.attempt >= most:
+            return False
+        policy = getattr(self, "policy", None)
+        is_final = error is getattr(self, "final", None) or not (policy is None or policy.allows(error))
+        return self._stop == "timeout" or not is_final
 
     def heartbeat(self) -> None:
         """Raise JobStopped if the job has to stop.

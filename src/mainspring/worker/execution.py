@@ -48,6 +48,9 @@ def execute(function: Function, payload: bytes, job: CurrentJob) -> Settlement:
     """Run a function in this thread.  Raises nothing."""
     running_job.set(job)
     waiter.set(job)
+    if function.around is not None:
+        settlement: Settlement = function.around.execute(function, payload, job)
+        return settlement
     try:
         args, kwargs = function.signature.decode(payload)
     except BaseException as error:  # noqa: BLE001 - decoding may run code of users' types, which may raise anything
@@ -64,6 +67,9 @@ async def execute_coroutine(function: Function, payload: bytes, job: CurrentJob)
     job.loop = asyncio.get_running_loop()
     running_job.set(job)
     waiter.set(job)
+    if function.around is not None:
+        settlement: Settlement = await function.around.run(function, payload, job)
+        return settlement
     try:
         args, kwargs = function.signature.decode(payload)
     except BaseException as error:  # noqa: BLE001

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.client.options import Options, check_text, refusal
 from mainspring.client.payload import Signature
+from mainspring.client.providers import name_of
 from mainspring.errors import SettingsError, UsageError
 from mainspring.resources.rules import UNLIMITED, Limits
 from mainspring.worker.registry import KEPT, Function, Kept, Registry, WorkflowFunction
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.client.options import Retry
+    from mainspring.worker.registry import Middleware
 
 EXECUTORS = ("thread", "process")
 
@@ -42,6 +44,7 @@ def build_function(
     *,
     kind: str = "task",
     kept: Kept = KEPT,
+    middleware: tuple[Middleware, ...] = (),
 ) -> Function:
     """Return the worker's function for a callable, under the callable's own name if ``name`` is None.
 
@@ -75,6 +78,7 @@ def build_function(
         heartbeat=options.heartbeat,
         limits=limits,
         kept=kept,
+        middleware=middleware,
     )
 
 
@@ -93,7 +97,61 @@ def build_workflow(
     function = build_function(given, name, "thread", Options(), kind="workflow")
     if function.executor != "coroutine":
         raise UsageError(f"{function.name} is no coroutine function: a workflow is an `async def`, or make it a task")
+    if function.signature.provided:
+        parameter = next(iter(function.signature.provided))
+        raise UsageError(
+            f"{function.name}: {parameter!r} is provided, and a workflow has no such parameters: its code is replayed on other "
+            "workers and at other times, where the value would be another one; use it in a task or in a step"
+        )
     return WorkflowFunction(Code(function.name, version, function.call, function.signature, park_on, retry), timeout)
+
+
+def check_middleware(given: object) -> Middleware:
+    """Return a middleware. Raises UsageError for a value that cannot be one."""
+    call: Any = given
+    if hasattr(given, "submit"):
+        is_task = hasattr(given, "step")
+        raise UsageError(
+            f"{given!r} is a task, and no middleware: give a generator function"
+            if is_task
+            else f"{given!r} is a workflow, and no middleware: give a generator function"
+        )
+    if not (inspect.isgeneratorfunction(given) or inspect.isasyncgenfunction(given)):
+        raise UsageError(
+            f"{name_of(given)} is no generator function, as a middleware is: write `yield` where the job runs, code for before "
+            "and after it around that, and try/except for its errors"
+        )
+    try:
+        inspect.signature(call).bind(None)
+    except TypeError:
+        raise UsageError(f"{name_of(given)} takes one argument, as a middleware does: the job") from None
+    middleware: Middleware = call
+    return middleware
+
+
+NO_MIDDLEWARE_FOR_WORKFLOWS = (
+    "a workflow has no middleware: its code is replayed, by any worker and any number of times, so what a middleware does would "
+    "be repeated, and what it reads would differ. Middleware runs around the tasks and the local steps of the workflow"
+)
+
+
+def check_hook(given: object, name: str, *, at_stop: bool = False) -> Callable[[], Any]:
+    """Return a hook of ``@app.NAME``. Raises UsageError for a value that cannot be one."""
+    call: Any = given
+    if hasattr(given, "submit"):
+        raise UsageError(f"{given!r} is not a function for {name}: call what it runs from a function of its own")
+    if not (inspect.isroutine(given) or isinstance(given, functools.partial)):
+        raise refusal(name, "a function without parameters", given)
+    try:
+        inspect.signature(call).bind()
+    except TypeError:
+        raise UsageError(f"{name_of(given)} has parameters: {name} calls it without arguments") from None
+    if at_stop and (inspect.isgeneratorfunction(given) or inspect.isasyncgenfunction(given)):
+        raise UsageError(
+            f"{name_of(given)} is a generator: give it to on_worker_start, which runs the part after its `yield` at the end"
+        )
+    hook: Callable[[], Any] = call
+    return hook
 
 
 def check_annotations(registry: Registry) -> None:

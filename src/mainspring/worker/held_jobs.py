@@ -83,7 +83,7 @@ class HeldJobs:
     """The jobs that a worker holds from all its servers.
 
     Processes import the App by its ``selector``; ``task_process`` is the command that starts one. ``ended`` is called on the
-    loop after jobs have ended.
+    loop after jobs have ended. ``ends_orderly`` is that of ``ProcessExecutor``.
     """
 
     def __init__(
@@ -99,7 +99,9 @@ class HeldJobs:
         counters: JobCounters | None,
         ended: Callable[[], None],
         decider: Decider | None = None,
+        ends_orderly: bool = False,
     ) -> None:
+        self._ends_orderly = ends_orderly
         self._functions = functions
         self._places = places
         self._waits = waits
@@ -133,6 +135,7 @@ class HeldJobs:
                 max_rss=self._settings.max_rss,
                 command=self._task_process,
                 prepares=_prepares,
+                ends_orderly=self._ends_orderly,
             ),
         }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -14,11 +14,16 @@ from mainspring.resources.rules import UNLIMITED, Limits, limits_to_wire
 from mainspring.workflows.model import decision_function
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
     from mainspring.client.options import Duration, Retry
     from mainspring.client.payload import Signature
+    from mainspring.client.providers import Provider
+    from mainspring.worker.current import CurrentJob
     from mainspring.workflow_code.model import Code
+
+    Middleware = Callable[[CurrentJob], Iterator[Any] | AsyncIterator[Any]]
+    """A generator function around the attempts of functions: it yields once, where the function runs."""
 
 Executor = Literal["thread", "process", "coroutine"]
 
@@ -50,6 +55,19 @@ def kept_seconds(keep_result: Duration | None) -> float | None:
     return found
 
 
+class Surrounding(Protocol):
+    """Runs attempts inside of what is around them, as `around.Around` does. The results are settlements."""
+
+    def execute(self, function: Function, payload: bytes, job: CurrentJob) -> Any:
+        """Run a plain function in this thread. Raises nothing."""
+
+    async def run(self, function: Function, payload: bytes, job: CurrentJob) -> Any:
+        """Run a function on the loop. Raises nothing."""
+
+    async def call(self, function: Function, job: CurrentJob, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Call a function with arguments, and return its result. Raises the error of the attempt."""
+
+
 @dataclass(frozen=True, slots=True)
 class Function:
     """A function, its executor, and the defaults of its jobs (durations in seconds)."""
@@ -63,6 +81,10 @@ class Function:
     heartbeat: float | None = None
     limits: Limits = UNLIMITED
     kept: Kept = KEPT
+    middleware: tuple[Middleware, ...] = ()
+    """That of the function alone, inside of the App's."""
+    around: Surrounding | None = None
+    """Runs each attempt in a worker; None for a function without middleware and provided parameters."""
 
     def registration(self) -> bytes:
         """Return the function's options for the protocol's REGISTER; empty if there are none."""
@@ -92,14 +114,34 @@ class WorkflowFunction:
         return self.code.signature
 
 
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A function that runs when a process of a worker starts, or when it ends; a generator does both."""
+
+    call: Callable[[], Any]
+    at_stop: bool = False
+    """Whether it runs at the end alone."""
+    in_task_processes: bool = True
+    """Whether it also runs in the processes of ``executor="process"``."""
+
+
 @dataclass(slots=True)
 class Registry:
-    """Functions by name, workflows by name and version, and signals. A name is that of a function or of a workflow."""
+    """Functions by name, workflows by name and version, and signals. A name is that of a function or of a workflow.
+
+    It also has what runs around them: middleware, the hooks of processes, and providers in the place of others.
+    """
 
     _functions: dict[str, Function] = field(default_factory=dict)
     workflows: dict[tuple[str, str], WorkflowFunction] = field(default_factory=dict)
     signals: list[Callable[[], str]] = field(default_factory=list)
     """For each signal whose type names something that was not defined before it: returns why its values cannot be read."""
+    middleware: list[Middleware] = field(default_factory=list)
+    """That of all functions; the first is the outermost."""
+    hooks: list[Hook] = field(default_factory=list)
+    """In the order in which processes start them."""
+    replaced: dict[Provider, Provider] = field(default_factory=dict)
+    """Providers, each with the one that tests use in its place."""
 
     def add(self, function: Function) -> None:
         """Add a function.  Raises UsageError if its name is in use or invalid."""
@@ -142,7 +184,8 @@ class Registry:
         workflows = {key: workflow for key, workflow in self.workflows.items() if key[0] in wanted}
         wanted -= {name for name, _ in workflows}
         functions = {name: self._functions[name] for name in names if name in wanted}
-        return Registry(functions, workflows, self.signals if workflows else [])
+        signals = self.signals if workflows else []
+        return Registry(functions, workflows, signals, self.middleware, self.hooks, self.replaced)
 
     def names(self) -> list[str]:
         """Return the names of the functions, then those of the workflows."""

@@ -15,6 +15,7 @@ from mainspring.client.options import refusal
 from mainspring.errors import SettingsError
 from mainspring.log_limit import AttemptLog
 from mainspring.namespaces import DEFAULT, name_text
+from mainspring.worker.around import Life
 from mainspring.worker.current import capturing
 from mainspring.worker.execution import FailedAttempts
 from mainspring.worker.executors.process import TASK_PROCESS
@@ -75,7 +76,8 @@ class Worker:
     ``task_process`` is the command that starts such a process, without its arguments. ``counters`` are for a supervisor.
     ``left_out``: functions that it registers later, each with the monotonic time at which it does. ``decider`` decides the runs
     of workflows; by default one is created if the registry has workflows. ``monotonic`` returns seconds since any time.
-    ``servers`` maps names for the log to connectors; ``token`` is for servers that demand one. Create and run it on one loop.
+    ``servers`` maps names for the log to connectors; ``token`` is for servers that demand one. ``life`` is what runs around its
+    jobs, and around itself; by default that of the registry. Create and run it on one loop.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Worker:
         monotonic: Callable[[], float] = time.monotonic,
         token: str | None = None,
         namespace: str = DEFAULT,
+        life: Life | None = None,
     ) -> None:
         self._token, self._namespace = token, namespace
         given: object = settings
@@ -99,11 +102,18 @@ class Worker:
             raise refusal("settings", "WorkerSettings", given)
         self.settings = settings or WorkerSettings()
         self._name = self.settings.name or f"{socket.gethostname()}-{os.getpid()}"
-        self._functions = {function.name.encode(): function for function in registry}
+        self._life = life or Life(registry)
+        self._functions = {function.name.encode(): self._life.surround(function) for function in registry}
         self._selector = selector
         if decider is None and registry.workflows:
             decider = WorkflowDecider(
-                registry.workflows, self.settings, selector=selector, task_process=task_process, monotonic=monotonic
+                registry.workflows,
+                self.settings,
+                selector=selector,
+                task_process=task_process,
+                monotonic=monotonic,
+                surround=self._life.surround,
+                ends_orderly=self._life.has_ends,
             )
         self._decider = decider
         self._left_out = dict(left_out or {})
@@ -129,6 +139,7 @@ class Worker:
             counters=counters,
             ended=self._jobs_ended,
             decider=decider,
+            ends_orderly=self._life.has_ends,
         )
         self._requests = JobRequests(self._links, self._prefetch, self._held_jobs)
         self._unserved: dict[bytes, set[Link]] = {}
@@ -217,10 +228,20 @@ class Worker:
     async def run(self) -> Ending:
         """Run until ``stop``, or until recycling is due; then settle or release the remaining jobs.
 
-        Raises ServerError if a server does not support the extension, and SettingsError if none can serve one of the functions.
+        Raises ServerError if a server does not support the extension, SettingsError if none can serve one of the functions, and
+        WorkerStartError if a hook of the start fails.
         """
         if not self._functions and self._decider is None:
             raise SettingsError("the App defines no task, so a worker has nothing to run: define one with @app.task")
+        await self._life.start(self._draining)
+        try:
+            if not self._draining.is_set():
+                await self._run()
+        finally:
+            await self._life.close()
+        return self._ending
+
+    async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         attempts = AttemptLog(loop.time, loop.call_later)
         self._held_jobs.attach(FailedAttempts(attempts, time.time, tracebacks=self.settings.log_tracebacks))
@@ -253,7 +274,6 @@ class Worker:
                 for link in self._all_links:
                     await link.close()
                 attempts.close()
-        return self._ending
 
     # Called by the links.
 

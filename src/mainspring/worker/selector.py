@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
+    from mainspring.errors import MainspringError
+
 
 def keep_single(module: ModuleType, path: Path) -> None:
     """Make all imports of this file return this module, as long as it is loaded.
@@ -78,6 +80,7 @@ _STANDARD_LIBRARY: Final = frozenset(
 """Directories of the standard library. They are not those of a virtual environment, which has packages only."""
 
 
+_PACKAGE: Final = str(Path(__file__).parent)
 _of_users: Final[list[str]] = []
 """Directories of users' code that this module has added to the import path, which is one for the process."""
 
@@ -228,20 +231,20 @@ def _ended(place: object, error: SystemExit) -> SettingsError:
     return SettingsError(f"importing {place} ended its process with {error.code}, before it defined its App")
 
 
-def show_cause(error: SettingsError) -> None:
-    """Print the traceback of the user's own code if it failed at its import; the error's message has no place."""
+def show_cause(error: MainspringError) -> None:
+    """Print the traceback of the user's own code if it failed at its import or start; the error's message has no place."""
     cause = error.__cause__
     if cause is None:
         return
     frames = cause.__traceback__
-    while frames is not None and _is_import_machinery(frames.tb_frame.f_code.co_filename):
+    while frames is not None and _is_machinery(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
     if frames is not None or isinstance(cause, SyntaxError):  # otherwise no code of the user has run
         traceback.print_exception(type(cause), cause, frames)
 
 
-def _is_import_machinery(filename: str) -> bool:
-    return filename in {__file__, importlib.__file__} or filename.startswith("<frozen importlib")
+def _is_machinery(filename: str) -> bool:
+    return filename.startswith(("<frozen importlib", _PACKAGE)) or filename == importlib.__file__
 
 
 def _add_project(here: Path, path: Path) -> None:

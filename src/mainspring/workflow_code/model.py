@@ -155,6 +155,8 @@ class StepCall(NamedTuple):
     """Whether the function stays in memory anyway, as one of a module."""
     transaction: Transaction | None = None
     """If set, the function gets its connection as the first argument, which ``signature`` does not have."""
+    middleware: tuple[Callable[..., Any], ...] = ()
+    """That of the step's task alone."""
 
 
 class StepOutcome(NamedTuple):

@@ -462,6 +462,7 @@ def build_step(
         defined.retry,
         defined.timeout,
         lasts=True,
+        middleware=defined.middleware,
     )
 
 

@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
 CODE = """
 import asyncio
-from typing import Any, assert_type
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, assert_type
 
-from mainspring import App, CoroutineTask, Data, Job, Missed, Progress, Rate, Task, Warned, ZooKeeper, workflow
+from mainspring import App, CoroutineTask, CurrentJob, Data, Job, Missed, Progress, Provide, Rate, Task, Warned, ZooKeeper
+from mainspring import workflow
 from mainspring.client.submission import Submission
 
 default = App()
@@ -145,6 +148,90 @@ async def receive() -> dict[str, str]:
 
 
 run.terminate("wrong")
+
+
+class Session:
+    pass
+
+
+def session() -> Iterator[Session]:
+    yield Session()
+
+
+async def engine(of: Session = Provide(session, per="worker")) -> AsyncIterator[bytes]:
+    yield b""
+
+
+@contextmanager
+def managed() -> Iterator[int]:
+    yield 1
+
+
+async def awaited() -> str:
+    return ""
+
+
+@default.task
+def report(day: str, db: Session = Provide(session), data: bytes = Provide(engine, per="worker")) -> int:
+    return 1
+
+
+@default.task
+async def report_later(day: str, *, n: int = Provide(managed), text: str = Provide(awaited)) -> int:
+    return 1
+
+
+@default.task
+def required(day: str, db: Annotated[Session, Provide(session)]) -> int:
+    return 1
+
+
+assert_type(report.submit("monday"), Job[int])
+assert_type(report_later.options(delay=1).submit("monday"), Job[int])
+report.submit(5)  # refused
+report.submit("monday", 5)  # refused
+required.submit("monday")  # refused
+required("monday", Session())
+
+
+def wrong_value(db: str = Provide(session)) -> None: ...  # refused
+def wrong_per(db: Session = Provide(session, per="process")) -> None: ...  # refused
+
+
+@default.middleware
+def timing(job: CurrentJob) -> Iterator[None]:
+    yield
+
+
+@default.middleware
+async def tracing(job: CurrentJob) -> AsyncIterator[None]:
+    yield
+
+
+@default.middleware  # refused
+async def no_generator(job: CurrentJob) -> None: ...
+
+
+@default.task(middleware=[timing, tracing])
+def timed() -> None: ...
+
+
+default.workflow(middleware=[timing])  # refused
+default.middleware(order)  # refused
+
+
+@default.on_worker_start
+async def connect() -> AsyncIterator[None]:
+    yield
+
+
+@default.on_worker_stop(in_task_processes=False)
+def disconnect() -> None: ...
+
+
+default.on_worker_start(timing)  # refused
+with default.override(session, lambda: Session()):
+    same: Callable[[CurrentJob], Iterator[None]] = timing
 
 
 class Ours(App):

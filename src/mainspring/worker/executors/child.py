@@ -26,6 +26,7 @@ import msgspec
 
 from mainspring.client import environment
 from mainspring.errors import MainspringError, WorkerFullError
+from mainspring.worker.around import Life
 from mainspring.worker.current import (
     CurrentJob,
     JobStopped,
@@ -58,6 +59,10 @@ class Halt(msgspec.Struct, tag="halt", array_like=True):
     """A request to stop the running job."""
 
     reason: str
+
+
+class Leave(msgspec.Struct, tag="leave", array_like=True):
+    """A request to end, after the running job."""
 
 
 class Refuse(msgspec.Struct, tag="refuse", array_like=True):
@@ -116,7 +121,7 @@ class Ended(msgspec.Struct, tag="ended", array_like=True):
     memory: int
 
 
-ToChild: TypeAlias = Run | Halt | Refuse
+ToChild: TypeAlias = Run | Halt | Leave | Refuse
 ToParent: TypeAlias = Begun | Progress | Data | Logged | WaitBegun | WaitEnded | Ended
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -161,7 +166,7 @@ class Child:
         self._pipe.set_inheritable(False)
         disown(lambda: [pipe.fileno()])
         self._writing = threading.Lock()
-        self._runs: SimpleQueue[Run] = SimpleQueue()
+        self._runs: SimpleQueue[Run | None] = SimpleQueue()
         self._job: CurrentJob | None = None
         self._numbers = itertools.count(1)
         self._awaited: dict[Awaited, int] = {}
@@ -200,14 +205,23 @@ class Child:
         except OSError:
             os._exit(1)
 
-    def serve(self, registry: Registry) -> None:
-        """Run jobs one after the other, for ever."""
+    def start(self, registry: Registry) -> Life:
+        """Run the hooks of the start. Raises WorkerStartError."""
+        life = Life(registry, is_task_process=True)
+        if life.has_ends:
+            self._loop = new_event_loop()
+            self._loop.run_until_complete(life.start())
+        return life
+
+    def serve(self, registry: Registry, life: Life) -> None:
+        """Run jobs one after the other, until the worker asks the process to leave."""
         threading.Thread(target=self._read, name="mainspring-pipe", daemon=True).start()
-        while True:
-            run = self._runs.get()
+        while (run := self._runs.get()) is not None:
             job = CurrentJob(run.handle, run.unique, run.function, run.info, self)
             self._job = job
             function = registry.get(run.function)
+            if function is not None:
+                function = life.surround(function)
             if function is None:
                 settlement = failure("UsageError", f"the process's app has no task named {run.function!r}")
             elif function.executor == "coroutine":
@@ -218,6 +232,8 @@ class Child:
                 os._exit(0)  # a fork of the task that has returned from it
             self._job = None
             self.send(Ended(*settlement, resident_bytes()))
+        if life.has_ends and self._loop is not None:
+            self._loop.run_until_complete(life.close())
 
     def _run_coroutine(self, function: Function, payload: bytes, job: CurrentJob) -> Settlement:
         """Run a coroutine function, whose job is isolated in this process, on a loop that all such jobs share."""
@@ -249,6 +265,8 @@ class Child:
                         self._runs.put(message)
                     case Halt():
                         self._halt(message.reason)
+                    case Leave():
+                        self._runs.put(None)
                     case Refuse():
                         self._refuse(message)
 
@@ -284,13 +302,14 @@ def main(arguments: Sequence[str], importing: Callable[[str], AbstractContextMan
     try:
         with importing(selector):
             registry = load_registry(selector)
+        life = child.start(registry)
     except MainspringError as error:
         child.send(Begun(str(error)))
         return
     environment.keep(start)
     child.send(Begun())
     with capturing():
-        child.serve(registry)
+        child.serve(registry, life)
 
 
 if __name__ == "__main__":

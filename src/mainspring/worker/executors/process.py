@@ -24,6 +24,7 @@ from mainspring.worker.executors.child import (
     Data,
     Ended,
     Halt,
+    Leave,
     Logged,
     Progress,
     Refuse,
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 TASK_PROCESS: Final = tuple(python("-m", "mainspring.worker.executors.child"))
 """The command of a process that runs functions, without its arguments."""
 
+LEAVE_GRACE: Final = 15.0
+"""Seconds that an idle process has to end by itself before it is killed."""
+
 CANCEL_GRACE: Final = 5.0
 """Seconds that a cancelled function has to stop by itself before its process is killed."""
 
@@ -55,7 +59,8 @@ class ProcessExecutor:
     Processes are reused; `shrink` keeps at most ``kept`` of them. A process that was killed, or has grown beyond ``max_rss``
     bytes, is replaced when the next job needs it. ``command`` starts a process; the arguments of
     `mainspring.worker.executors.child` are appended to it. ``prepares`` is called with a delivery that waits until its process
-    has started, which does not count as its run time, and again, with True, when it begins.
+    has started, which does not count as its run time, and again, with True, when it begins. ``ends_orderly``: idle processes get
+    the time to end by themselves, because they have something to close.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class ProcessExecutor:
         max_rss: int | None = None,
         command: Sequence[str] = TASK_PROCESS,
         prepares: Callable[[Delivery, bool], None] = lambda _delivery, _ready: None,
+        ends_orderly: bool = False,
     ) -> None:
         self._kept = kept
         self._limit = most
@@ -76,6 +82,7 @@ class ProcessExecutor:
         self._max_rss = max_rss
         self._command = command
         self.prepares = prepares
+        self._ends_orderly = ends_orderly
         # Tasks may change it: when a process starts must make no difference.
         start = environment.kept()
         self._environment = {**os.environ, **({} if start is None else start.variables)}
@@ -85,6 +92,7 @@ class ProcessExecutor:
         self._waiting: deque[Delivery] = deque()
         self._warned: set[str] = set()
         self._ends: set[asyncio.Task[None]] = set()
+        self._leaving: set[_Child] = set()
 
     def start(self, deliveries: Sequence[Delivery], *, brief: bool) -> None:  # noqa: ARG002 - only the thread executor uses it
         """Run deliveries in idle processes or new ones."""
@@ -118,19 +126,30 @@ class ProcessExecutor:
         return self._loop.time() if child is None else child.begun
 
     def shrink(self) -> None:
-        """Kill the idle processes beyond the number to keep."""
+        """End the idle processes beyond the number to keep."""
         while self._idle and len(self._idle) + len(self._busy) > self._kept:
-            self._idle.pop().kill()
+            self._dismiss(self._idle.pop())
 
     async def close(self) -> None:
-        """Kill all processes, and wait until they have ended."""
-        for child in [*self._idle, *self._busy.values()]:
+        """End all processes, the busy ones by force, and wait until they have ended."""
+        for child in self._busy.values():
             child.kill()
-        while self._ends or self._busy or self._idle:
+        while self._idle:
+            self._dismiss(self._idle.pop())
+        while self._ends or self._busy or self._leaving:
             if self._ends:
                 await asyncio.wait(self._ends)
             else:
                 await asyncio.sleep(0.01)  # until the ends of their pipes have arrived
+
+    def _dismiss(self, child: _Child) -> None:
+        """End a process that runs no job."""
+        self._leaving.add(child)
+        if self._ends_orderly:
+            child.send(Leave())
+            child.reaper = self._loop.call_later(LEAVE_GRACE, child.kill)
+        else:
+            child.kill()
 
     def _spawn(self) -> _Child:
         if self._selector is None:
@@ -162,7 +181,7 @@ class ProcessExecutor:
             return
         del self._busy[delivery]
         if self._max_rss is not None and message.memory > self._max_rss:
-            child.kill()
+            self._dismiss(child)
         else:
             self._idle.append(child)
         self._report(delivery, Settlement(message.outcome, message.detail, message.data), seconds)
@@ -183,6 +202,7 @@ class ProcessExecutor:
         """Process the end of a process, or of its pipe; then the process is killed."""
         if child in self._idle:
             self._idle.remove(child)
+        self._leaving.discard(child)
         delivery, seconds = child.done()
         end = self._loop.create_task(self._reap(child, delivery, error, seconds))
         self._ends.add(end)

@@ -74,7 +74,7 @@ class WorkflowDecider:
     ``workflows`` are those of the App, by name and version. Processes of steps import the App by its ``selector``;
     ``task_process`` is the command that starts one. ``monotonic`` and ``clock`` return seconds since any time;
     the latter measures activations. ``chance`` returns a number from 0 to 1, which chooses decisions to check; ``checks`` chooses
-    them in another way. ``later`` and ``substitute`` are those of ``Steps``.
+    them in another way. ``later``, ``substitute``, ``surround`` and ``ends_orderly`` are those of ``Steps``.
     """
 
     def __init__(
@@ -90,6 +90,8 @@ class WorkflowDecider:
         checks: ReplayChecks | None = None,
         later: Callable[[float, Callable[[], None]], Cancellable] | None = None,
         substitute: Callable[[Function], Function] = lambda function: function,
+        surround: Callable[[Function], Function] = lambda function: function,
+        ends_orderly: bool = False,
     ) -> None:
         self._workflows = workflows
         self._clocks = NodeClocks(monotonic)
@@ -103,6 +105,8 @@ class WorkflowDecider:
             task_process=task_process,
             later=later,
             substitute=substitute,
+            surround=surround,
+            ends_orderly=ends_orderly,
         )
         self._watchdog = Watchdog()
         self._cache = RunCache(settings.workflow_cache)

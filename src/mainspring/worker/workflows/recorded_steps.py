@@ -28,8 +28,9 @@ import structlog
 from mainspring.client.inbox import RECORD_STEP, RECORDED_STEP, Inbox
 from mainspring.errors import UsageError
 from mainspring.jobs.model import text_of
-from mainspring.worker.current import JobStopped, Snooze
+from mainspring.worker.current import JobStopped, Snooze, current_job
 from mainspring.worker.execution import failure_of, read_error
+from mainspring.worker.frames import drive
 from mainspring.worker.registry import Function
 from mainspring.workflow_code.workflow_jobs import check_size
 from mainspring.workflows.history_json import digest_of
@@ -89,8 +90,19 @@ class RecordedStep:
     attempt has recorded that the step has failed: the error as JSON.
     """
 
-    def __init__(self, call: StepCall, run: int, key: bytes, largest: int) -> None:
-        """``key`` is that of the run, ``largest`` limits the bytes of the result."""
+    def __init__(
+        self,
+        call: StepCall,
+        run: int,
+        key: bytes,
+        largest: int,
+        surround: Callable[[Function], Function] = lambda function: function,
+    ) -> None:
+        """``key`` is that of the run, ``largest`` limits the bytes of the result.
+
+        ``surround`` returns a function with all that is around it, which runs inside of the transaction: its errors are recorded.
+        """
+        self._inner = surround(Function(call.name, call.call, call.signature, call.executor, call.retry))
         assert call.transaction is not None
         self._call = call
         self._transaction = call.transaction
@@ -157,7 +169,12 @@ class RecordedStep:
             return
         self._stage = "running"
         self._is_closed = store.is_closed
-        value = yield self._call.call(connection, *args, **kwargs)
+        around = self._inner.around
+        if around is None:
+            value = yield self._call.call(connection, *args, **kwargs)
+        else:
+            called = around.call(self._inner, current_job(), (connection, *args), kwargs)
+            value = yield called if self._inner.executor == "coroutine" else drive(called)
         yield store.flush()
         data = self._call.signature.encode_result(value)
         check_size(

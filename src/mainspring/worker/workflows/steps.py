@@ -82,7 +82,8 @@ class Steps:
     command that starts one.
 
     ``later`` calls a function after so many seconds, for the next attempt; by default the running loop does.
-    ``substitute`` returns the function that is called in place of a step's.
+    ``substitute`` returns the function that is called in place of a step's, and ``surround`` one with all that is around
+    it. ``ends_orderly`` is that of ``ProcessExecutor``.
     """
 
     def __init__(
@@ -96,7 +97,11 @@ class Steps:
         task_process: Sequence[str],
         later: Callable[[float, Callable[[], None]], Cancellable] | None = None,
         substitute: Callable[[Function], Function] = lambda function: function,
+        surround: Callable[[Function], Function] = lambda function: function,
+        ends_orderly: bool = False,
     ) -> None:
+        self._surround = surround
+        self._ends_orderly = ends_orderly
         self._later = later
         self._substitute = substitute
         self._settings = settings
@@ -126,6 +131,7 @@ class Steps:
             most=places,
             max_rss=self._settings.max_rss,
             command=self._task_process,
+            ends_orderly=self._ends_orderly,
         )
         self._executors = {
             "thread": ThreadExecutor(places, self._finished, most=places),
@@ -205,11 +211,13 @@ class Steps:
         if call.transaction is not None:
             if step.transaction is None:
                 largest = step.run.instance.limits.largest
-                step.transaction = RecordedStep(call, step.run.id, step.run.step_key, largest)
+                step.transaction = RecordedStep(call, step.run.id, step.run.step_key, largest, self._surround)
             function = self._substitute(step.transaction.function)
         else:
             function = self._function(call)
         info = _NO_INFO if step.attempt == 1 else b'{"attempt":%d}' % step.attempt
+        if call.retry is not None:
+            info = b'{"attempt":%d,"max_attempts":%d}' % (step.attempt, call.retry.max_attempts)
         key = (b"%d#%d" % (step.run.id, call.number), b"")
         origin = Origin(step.run.link, step.run.key) if step.run.key else None
         job = CurrentJob(key[0], b"", call.name, info, self._reports, origin)
@@ -221,7 +229,13 @@ class Steps:
         """Return the function of a step that runs in no transaction of a user."""
         function = self._functions.get((call.name, call.call)) if call.lasts else None
         if function is None or function.retry != call.retry:
-            function = self._substitute(Function(call.name, call.call, call.signature, call.executor, call.retry))
+            function = self._surround(
+                self._substitute(
+                    Function(
+                        call.name, call.call, call.signature, call.executor, call.retry, middleware=call.middleware
+                    )
+                )
+            )
             if call.lasts:  # another one may be a closure with any values: nothing keeps it after its run
                 self._functions[call.name, call.call] = function
         return function

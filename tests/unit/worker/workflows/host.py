@@ -16,6 +16,7 @@ from tests.unit.workflow_code.fake_node import FakeNode
 from mainspring.jobs.model import State as JobState
 from mainspring.jobs.owners import Ended
 from mainspring.wire.gearman_protocol import Connection, Type, response
+from mainspring.worker.around import Life
 from mainspring.worker.runtime import Worker
 from mainspring.worker.settings import WorkerSettings
 from mainspring.worker.workflows.decider import WorkflowDecider
@@ -191,6 +192,7 @@ class Host:
 
     async def _run(self, test: Callable[[Host], Coroutine[Any, Any, None]]) -> None:
         self.loop = asyncio.get_running_loop()
+        life = Life(self.app.registry)
         self.decider = WorkflowDecider(
             self.app.registry.workflows,
             self.settings,
@@ -199,6 +201,7 @@ class Host:
             monotonic=self.loop.time,
             clock=self._code_clock,
             chance=lambda: self.chance,
+            surround=life.surround,
         )
         self.worker = Worker(
             self.app.registry,
@@ -206,6 +209,7 @@ class Host:
             if self._servers == 2
             else {"server": self._connect},
             self.settings,
+            life=life,
             decider=self.decider,
             monotonic=self.loop.time,
         )

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from tests.unit.worker.workflows.host import Host
 
-from mainspring import App, workflow
+from mainspring import App, CurrentJob, Provide, workflow
 from mainspring.worker.workflows import recorded_steps
 from mainspring.worker.workflows.recorded_steps import sqlstate
 
@@ -106,6 +106,46 @@ def test_a_result_is_recorded_and_reported(monkeypatch: pytest.MonkeyPatch) -> N
         assert store.rows[1][1:] == (False, b"42")
 
     Host(app).run(test)
+
+
+def test_middleware_and_values_are_inside_of_the_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, app = Store(monkeypatch), App()
+    seen: list[object] = []
+
+    @app.middleware
+    def refuses(job: CurrentJob) -> Iterator[None]:
+        seen.append(job.function.rpartition(".")[2])
+        assert not store.rows
+        seen.append((yield))
+        if len(seen) > 2:
+            raise ValueError("refused")
+
+    def value() -> Iterator[int]:
+        yield 6
+        assert not store.rows
+
+    async def book(_: Connection, number: int, factor: int = Provide(value)) -> int:
+        return factor * number
+
+    flow(app, book)
+
+    async def test(host: Host) -> None:
+        assign(host)
+        ((step,),) = ((await host.report()).only.steps,)
+        assert (step.failed, seen) == (False, ["book", 42])
+        assert store.rows[1][1:] == (False, b"42")
+
+    Host(app).run(test)
+    store.rows.clear()
+    seen[:] = [0]
+
+    async def test_again(host: Host) -> None:
+        assign(host)
+        ((step,),) = ((await host.report()).only.steps,)
+        assert (step.failed, msgspec.json.decode(step.result)["message"]) == (True, "refused")
+        assert (store.rows[1][1], store.rows[1][2]) == (True, step.result)  # and no effect of the function
+
+    Host(app).run(test_again)
 
 
 def test_a_commit_without_an_answer_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
