@@ -16,6 +16,7 @@ from tests import commands
 from mainspring import App, workflow
 from mainspring.testing import in_memory
 
+from .fleet import Fleet, ForkServer
 from .recorded_steps_worker import LIBRARIES, PLACES, Trap, build
 from .servers import environment, eventually, serving
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from typing import LiteralString
 
     from mainspring import Run
-
-    from .servers import Server
 
 pytestmark = pytest.mark.system
 
@@ -36,8 +35,8 @@ TIMEOUT = 60.0
 class Shop:
     """A node on a database with a table of a user, and its workers."""
 
-    def __init__(self, server: Server, dsn: str) -> None:
-        self._address = f"127.0.0.1:{server.port}"
+    def __init__(self, address: str, dsn: str) -> None:
+        self._address = address
         self._dsn = dsn
         with psycopg.connect(dsn) as connection:
             connection.execute("CREATE TABLE effects (number int)")
@@ -49,9 +48,10 @@ class Shop:
         self._app.close()
 
     @contextlib.contextmanager
-    def worker(self, library: str, *trap: str) -> Iterator[subprocess.Popen[bytes]]:
+    def worker(self, library: str, *trap: str, address: str = "") -> Iterator[subprocess.Popen[bytes]]:
         """Run a worker process, which may end or stop itself."""
-        command = [sys.executable, "-m", "tests.system.recorded_steps_worker", self._address, self._dsn, library, *trap]
+        program = [sys.executable, "-m", "tests.system.recorded_steps_worker"]
+        command = [*program, address or self._address, self._dsn, library, *trap]
         process = commands.start(command, cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL)
         try:
             yield process
@@ -75,7 +75,7 @@ class Shop:
 @pytest.fixture
 def shop(tmp_path: Path, database: str) -> Iterator[Shop]:
     with serving(tmp_path, store=database) as server:
-        one = Shop(server, database)
+        one = Shop(f"127.0.0.1:{server.port}", database)
         try:
             yield one
         finally:
@@ -138,6 +138,32 @@ def test_a_run_that_is_terminated_during_its_step_has_no_effect(shop: Shop) -> N
         assert run.details()["status"] == "terminated"
         assert (shop.effects(1), shop.effects(2)) == (0, 1)
         assert shop.ask("SELECT count(*) FROM mainspring.recorded_steps") == (1,)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_node_that_dies_during_a_step_leaves_its_effect_once(database: str, tmp_path: Path, library: str) -> None:
+    """The first worker loses the run with its node. A thread goes on with the step, and does not commit it."""
+    waiting = "SELECT array_agg(pid) FROM pg_locks WHERE NOT granted AND relation = 'public.effects'::regclass"
+    with ForkServer() as fork_server, Fleet(fork_server, tmp_path, database) as fleet:
+        first, second = fleet.start_many("n1", "n2")
+        with contextlib.closing(Shop(second.address, database)) as shop:
+
+            def waiters() -> set[int]:
+                found: Any = shop.ask(waiting)[0]
+                return set(found or ())
+
+            with psycopg.connect(database) as holder, shop.worker(library, address=first.address):
+                holder.execute("LOCK TABLE effects IN SHARE MODE")
+                run = shop.start(library, 1)
+                eventually(waiters, "the first worker executes the step")
+                (early,) = waiters()
+                with shop.worker(library):
+                    first.kill()
+                    eventually(lambda: waiters() - {early}, "the second worker executes the step")
+                    holder.rollback()
+                    assert run.result(timeout=TIMEOUT) == 10
+                    eventually(lambda: not waiters(), "the first worker waits no more")
+            assert (shop.effects(1), shop.ask("SELECT count(*) FROM mainspring.recorded_steps")) == (1, (1,))
 
 
 # ---- stores that record no steps ----

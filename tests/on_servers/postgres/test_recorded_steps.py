@@ -247,6 +247,33 @@ def test_the_effect_and_the_record_commit_together_and_once(database: str, libra
     asyncio.run(test())
 
 
+def test_pools_and_context_managers_get_their_connections_back(database: str) -> None:
+    async def test() -> None:
+        async with shop(database) as one, asyncpg.create_pool(database, min_size=1, max_size=1) as pool:
+            closed = []
+
+            @asynccontextmanager
+            async def connect() -> AsyncIterator[Any]:
+                async with pool.acquire() as connection:
+                    yield connection
+                closed.append(connection)
+
+            for number, opens in enumerate((pool.acquire, connect), start=1):
+                assert await attempt(one.step(opens, with_asyncpg, number=number)) == b"42"
+            with pytest.raises(ZeroDivisionError):
+                await attempt(one.step(pool.acquire, divide, number=3))
+            async with pool.acquire(timeout=10) as connection:
+                assert not connection.is_in_transaction()
+            assert len(closed) == 1
+            assert await one.rows() == [(1, b"42"), (2, b"42"), (3, b"failed")]
+
+    asyncio.run(test())
+
+
+async def divide(_: Any, number: int) -> float:
+    return number / 0
+
+
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_failed_step_leaves_no_effect_and_stays_failed(database: str, library: str) -> None:
     async def test() -> None:
