@@ -258,7 +258,8 @@ def test_pools_and_context_managers_get_their_connections_back(database: str) ->
                     yield connection
                 closed.append(connection)
 
-            for number, opens in enumerate((pool.acquire, connect), start=1):
+            ways: list[Callable[[], Any]] = [pool.acquire, connect]
+            for number, opens in enumerate(ways, start=1):
                 assert await attempt(one.step(opens, with_asyncpg, number=number)) == b"42"
             with pytest.raises(ZeroDivisionError):
                 await attempt(one.step(pool.acquire, divide, number=3))
