@@ -58,8 +58,8 @@ ERRAND: Final = Kind("errand", REMEDY)
 """A request of one run to another, by its number in the store."""
 
 
-LOOK_INTERVAL: Final = 1.0
-"""Seconds between two looks for the errands of other nodes."""
+LOOK_INTERVAL: Final = 2.0
+"""Seconds between two looks for the errands of other nodes: those that a node leaves which has just died, after about as long."""
 LOOK_KEY: Final = "errands"
 """The name for which nodes choose the one that looks."""
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 LOOK_INTERVAL: Final = 1.0
 """Seconds between two looks for sent signals."""
+REFUSED_INTERVAL: Final = 10.0
+"""Seconds between two counts of refused signals: an idle fleet sends the database few statements."""
 MOST: Final = 200
 """Signals that one transaction passes on."""
 MOST_BYTES: Final = 16 * 2**20
@@ -70,6 +72,7 @@ class SignalLoop:
         self._tasks = tasks
         self._paused_functions = paused_functions
         self._look_at = clock.monotonic()
+        self._count_at = self._look_at
         self._is_busy = False
         self._aside: set[int] = set()
         """The numbers of signals whose runs this node cannot read."""
@@ -83,13 +86,16 @@ class SignalLoop:
         if not self._paused() and self._looks():
             self._is_busy = True
             self._aside = {one for one in self._aside if self._set_aside.waits(_UNREAD, str(one))}
-            self._reads.ask(FindSentSignals(tuple(sorted(self._aside))), self._found, self._failed)
+            counts = now >= self._count_at
+            self._reads.ask(FindSentSignals(tuple(sorted(self._aside)), counts), self._found, self._failed)
 
     def _found(self, found: SentSignals) -> None:
+        if found.refused is not None:
+            self._count_at = self._clock.monotonic() + REFUSED_INTERVAL
         if found.refused:
             fault = f"{found.refused} signals in SQL reached no run; the last one: {found.reason}"
             self._set_aside.note(REFUSED_SIGNAL, REFUSED, fault, found.refused, found.since_us / 1e6)
-        else:
+        elif found.refused is not None:
             self._set_aside.removed(REFUSED_SIGNAL, REFUSED)
         if not found.signals or self._paused():
             self._is_busy = False
@@ -104,7 +110,7 @@ class SignalLoop:
             self._set_aside.note(_UNREAD, str(number), fault)
         self._aside |= unread.keys()
         self._set_aside.handled(_UNREAD, (str(one.number) for one in sent if one.number not in unread))
-        self._look_at = self._clock.monotonic()  # more may have come
+        self._look_at = self._count_at = self._clock.monotonic()  # more may have come, and some may be refused
         self.tick()
 
     def _failed(self, error: StoreError) -> None:

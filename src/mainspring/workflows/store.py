@@ -147,8 +147,8 @@ class SentSignals(NamedTuple):
     """The answer to FindSentSignals."""
 
     signals: Sequence[SentSignal]
-    refused: int
-    """How many refused ones the store has, since when (microseconds of wall time), and the reason of the last one."""
+    refused: int | None
+    """How many refused ones the store has, since when (microseconds of wall time), and the reason of the last one; None: not read."""
     since_us: int = 0
     reason: str = ""
 
@@ -158,6 +158,8 @@ class FindSentSignals(Query[SentSignals], frozen=True):
 
     aside: tuple[int, ...] = ()
     """The numbers of some that wait, and with them all to their runs."""
+    counts_refused: bool = True
+    """Whether to read how many refused ones there are."""
 
 
 class DeliverSignals(Operation):

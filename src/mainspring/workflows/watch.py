@@ -153,6 +153,10 @@ class Alarms:
 
 LOOK_INTERVAL: Final = 5.0
 """Seconds between two looks for parked runs."""
+SHARED_COUNT_INTERVAL: Final = 15.0
+"""Seconds between two counts of open and stranded runs on a store that nodes share: a count is a transaction of each node."""
+UNPARK_INTERVAL: Final = 60.0
+"""Seconds between two attempts to unpark as many runs of a version as before for a build that took none of them on."""
 BATCH: Final = 100
 """Runs that one operation unparks or forgets."""
 STRANDED_AFTER: Final = 60.0
@@ -222,6 +226,9 @@ class Watch:
         self._newly_parked: set[tuple[str, str, str]] = set()
         """The definitions of runs that were parked since the last tick."""
         self._looked = clock.monotonic()
+        self._count_at = clock.monotonic()
+        self._left: dict[Build, tuple[int, float]] = {}
+        """For builds that took on no run: how many were parked, and until when this is not tried again."""
         self._forgetting = False
         self._forget_at = clock.monotonic() + FORGET_DELAY
         self._unserved: dict[bytes, Stranded] = {}
@@ -277,15 +284,23 @@ class Watch:
 
     def _look(self) -> None:
         """Let parked runs go on for which another build is connected."""
-        self._count()
+        now = self._clock.monotonic()
+        if now >= self._count_at:
+            self._count_at = now + (SHARED_COUNT_INTERVAL if self._is_shared else 0.0)
+            self._count()
+        self._left = {build: left for build, left in self._left.items() if left[1] > now}
         if self._is_shared and any(True for _ in self._definitions()):
             self.load(self._unpark_others, lambda _: None)  # other nodes park runs, too
         else:
             self._unpark_others()
 
     def _unpark_others(self) -> None:
-        if not self._paused():
-            for build in set(self._builds()):
+        if self._paused():
+            return
+        for build in set(self._builds()):
+            # Each attempt is a transaction. Usually the runs are there still that this very build has parked.
+            left = self._left.get(build)
+            if left is None or left[0] != self.parked.get((build[0], build[1], build[2])):
                 self.build_connected(build)
 
     def build_connected(self, build: Build) -> None:
@@ -299,9 +314,14 @@ class Watch:
             self._unpark(definition, digest)
 
     def _unpark(self, definition: tuple[str, str, str], build: str) -> None:
+        parked = self.parked.get(definition, 0)
+
         def unparked(number: int) -> None:
             if number:
                 log.info("parked runs go on with other code", type=definition[1], version=definition[2], runs=number)
+                self._left.pop((*definition, build), None)
+            else:
+                self._left[*definition, build] = parked, self._clock.monotonic() + UNPARK_INTERVAL
             if number >= BATCH and not self._paused():
                 self._unpark(definition, build)
 

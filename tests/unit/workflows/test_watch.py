@@ -15,7 +15,9 @@ from mainspring.workflows.watch import (
     FORGET_DELAY,
     FORGET_INTERVAL,
     LOOK_INTERVAL,
+    SHARED_COUNT_INTERVAL,
     STRANDED_AFTER,
+    UNPARK_INTERVAL,
     WARNING_INTERVAL,
     Watch,
 )
@@ -35,6 +37,7 @@ class Store:
         self.parked = {("default", "order", version[1:]): number for version, number in parked.items()}
         self.definitions: list[Definition] = []
         self.counts: dict[tuple[bytes, int, int], int] = {}
+        self.counted = 0
         self.queries = 0
         self.operations: list[Operation] = []
         self.answers: list[int] = []
@@ -45,18 +48,19 @@ class Store:
 
     def put(self, operation: Operation, done: Callable[[Any], None], *_: object) -> None:
         if isinstance(operation, Count):
+            self.counted += 1
             done({key: number for key, number in self.counts.items() if key[0] in (operation.functions or ())})
             return
         self.operations.append(operation)
         done(self.answers.pop(0) if self.answers else 0)
 
 
-def opened(store: Store) -> tuple[Watch, ManualClock]:
+def opened(store: Store, *, is_shared: bool = False) -> tuple[Watch, ManualClock]:
     clock = ManualClock()
     port = cast("Any", store)
     watch = Watch(
         port, port, clock, builds=lambda: [BUILD], definitions=lambda: store.definitions, first=lambda _: True,
-        paused=lambda: False, retention=60.0, served=lambda _: False, is_shared=False,
+        paused=lambda: False, retention=60.0, served=lambda _: False, is_shared=is_shared,
     )  # fmt: skip
     watch.load(lambda: None, lambda _: None)
     return watch, clock
@@ -92,6 +96,46 @@ def test_parked_runs_go_on_in_batches() -> None:
     clock.advance(LOOK_INTERVAL)
     watch.tick()
     assert [type(operation) for operation in store.operations] == [UnparkRuns] * 2
+
+
+def attempts_of(store: Store) -> int:
+    return sum(isinstance(operation, UnparkRuns) for operation in store.operations)
+
+
+def test_as_many_parked_runs_are_not_tried_again_with_a_build_that_took_none_on() -> None:
+    """Each attempt is a transaction, and an idle fleet sends its database few statements."""
+    store = Store(v1=2)
+    store.definitions = [Definition("order", "1")]
+    watch, clock = opened(store, is_shared=True)
+    attempts = []
+    for parked in (2, 2, 2, 3, 3):
+        store.parked = {BUILD[:3]: parked}
+        clock.advance(LOOK_INTERVAL)
+        watch.tick()
+        attempts.append(attempts_of(store))
+    assert attempts == [1, 1, 1, 2, 2]
+    watch.build_connected(BUILD)
+    assert attempts_of(store) == 3, "it has just connected"
+    for _ in range(round(UNPARK_INTERVAL / LOOK_INTERVAL)):
+        clock.advance(LOOK_INTERVAL)
+        watch.tick()
+    assert attempts_of(store) == 4, "other ones may be parked by now"
+    store.parked, store.answers = {BUILD[:3]: 4}, [4, 1]
+    for _ in range(2):
+        clock.advance(LOOK_INTERVAL)
+        watch.tick()
+    assert attempts_of(store) == 6, "it has taken some on"
+
+
+def test_runs_of_a_shared_store_are_counted_less_often() -> None:
+    for is_shared, seconds in ((False, LOOK_INTERVAL), (True, SHARED_COUNT_INTERVAL)):
+        store = Store()
+        watch, clock = opened(store, is_shared=is_shared)
+        store.definitions = [Definition("order", "1")]
+        for _ in range(round(60 / LOOK_INTERVAL)):
+            clock.advance(LOOK_INTERVAL)
+            watch.tick()
+        assert store.counted == 60 / seconds
 
 
 def test_parked_runs_go_on_with_a_build_as_soon_as_it_connects() -> None:

@@ -404,8 +404,11 @@ class PostgresWorkflowSlice(WorkflowSlice):
 
 async def _find_sent(tx: Transaction, query: ops.FindSentSignals, _: Meter) -> ops.SentSignals:
     rows = await tx.sql.fetch("sent_signals", list(query.aside), sent_signals.MOST, sent_signals.MOST_BYTES)
+    signals = [ops.SentSignal(*row) for row in rows]
+    if not query.counts_refused:
+        return ops.SentSignals(signals, None)
     number, since_us, reason = await tx.sql.first("refused_signals")
-    return ops.SentSignals([ops.SentSignal(*row) for row in rows], number, since_us or 0, reason or "")
+    return ops.SentSignals(signals, number, since_us or 0, reason or "")
 
 
 def _tables_of(tx: Transaction) -> Any:
