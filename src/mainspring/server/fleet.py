@@ -264,6 +264,8 @@ class Fleet:
         self._strategy = strategy
         self._strategy_of_runs = IdHash(overdue=DECISION_OVERDUE)
         self._live: tuple[NodeRow, ...] = ()
+        self._in_line: tuple[int, ...] = ()
+        """Their terms, but of those that drain."""
         self._elsewhere: frozenset[bytes] | None = None
         """The functions of the other nodes in ``_live``; computed when first needed, None before."""
         self._address = address
@@ -363,6 +365,7 @@ class Fleet:
         """Store the rows of the live nodes, from which shares follow."""
         if live is not self._live:
             self._live, self._elsewhere = live, None
+            self._in_line = tuple(sorted(row.term for row in live if not row.draining))
         self._service.set_node_count(len(live) or 1)
 
     def drain(self, draining: bool) -> None:
@@ -423,8 +426,7 @@ class Fleet:
 
     def first_in_line(self, name: str) -> bool:
         """Return whether this node is the first that should fire a schedule; the others fire it if this one does not."""
-        terms = tuple(row.term for row in self._live if not row.draining)
-        return first_in_line(name, terms) == self.lease_manager.term
+        return first_in_line(name, self._in_line) == self.lease_manager.term
 
     def _share(self, queue: FunctionQueue) -> ClaimQuota:
         """Return how many and which jobs of a function this node may claim now."""

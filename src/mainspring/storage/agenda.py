@@ -4,7 +4,8 @@ The agenda fetches due items ahead from the store, so that each is handled at it
 
 On a store that several nodes share, each node has all due items in its agenda. The node that is first in line handles an item.
 The others check `TAKEOVER_DELAY` later whether it was handled, and handle it if it was not. Handling an item twice must therefore
-change nothing.
+change nothing. A node that is late with its own items waits as much longer: the others are probably as late, and to handle their
+items, too, would make all of them later.
 
 The pace of long work is the size of its next step, and the pause before it. A step is part of a group, and every operation
 of the group waits for it. So a step extends its group by less than a short commit takes. While the node has other work,
@@ -34,6 +35,13 @@ TAKEOVER_DELAY = 0.4
 """Seconds after an item's time at which a node that is not first in line handles it."""
 RETRY_DELAY = 0.25
 """Seconds between a failed fetch and the next one."""
+PAUSE = 0.005
+"""The shortest time in seconds between two turns with due items: with thousands a second, each turn has several."""
+LAST_PART = 0.25
+"""The part of the items of a fetch that is left at the next one, if there were more than one fetch finds."""
+
+
+TAKEOVER_US: Final = to_us(TAKEOVER_DELAY)
 
 
 class FetchTimes(NamedTuple):
@@ -138,7 +146,8 @@ class Agenda(Generic[T]):
         self._queue: list[_Entry] = []
         """Heap of the items, by the time at which this node handles them."""
         self._number = 0
-        self._under_way: set[str] = set()
+        self._under_way: dict[str, int] = {}
+        """The times of the items that are being handled, by their names; the earliest are mostly first."""
         self._next_try = _Alarm(timers, self._try)
         self._next_fetch = _Alarm(timers, self.fetch)
         self._is_fetching = self._is_stale = False
@@ -175,11 +184,16 @@ class Agenda(Generic[T]):
         if self._paused():
             return
         self._queue.clear()
-        late_us = self._now_us() - to_us(TAKEOVER_DELAY)
+        now_us = self._now_us()
+        late_us = now_us - self._takeover_us(now_us)
         for item, at_us in upcoming.due:
             self._enqueue(item, at_us, first=at_us <= late_us or self._first(self._name(item)))
         if upcoming.next_us is not None:
-            self._fetch_at(upcoming.next_us - to_us(self._fetching.ahead))
+            fetch_us = upcoming.next_us - to_us(self._fetching.ahead)
+            if upcoming.due:  # one fetch may not find all of the next seconds
+                last_us = upcoming.due[-1][1]
+                fetch_us = max(fetch_us, last_us - int((last_us - now_us) * LAST_PART))
+            self._fetch_at(fetch_us)
         if self._is_stale:
             self._is_stale = False
             self.fetch()
@@ -199,7 +213,8 @@ class Agenda(Generic[T]):
 
     def done(self, names: Iterable[str]) -> None:
         """Mark items as no longer in progress, whatever their outcome."""
-        self._under_way.difference_update(names)
+        for name in names:
+            self._under_way.pop(name, None)
 
     def add(self, items: Iterable[tuple[T, int]]) -> None:
         """Add items with their next times, and handle those that are due now."""
@@ -214,7 +229,7 @@ class Agenda(Generic[T]):
     def _enqueue(self, item: T, at_us: int, *, first: bool) -> None:
         if self._name(item) not in self._under_way:
             self._number += 1
-            try_us = at_us if first else at_us + to_us(TAKEOVER_DELAY)
+            try_us = at_us if first else at_us + TAKEOVER_US
             heapq.heappush(self._queue, _Entry(try_us, at_us, self._number, item, first))
 
     def _try(self) -> None:
@@ -222,7 +237,7 @@ class Agenda(Generic[T]):
         if self._paused():
             return
         now_us = self._now_us()
-        mine: list[T] = []
+        mine: list[tuple[T, int]] = []
         has_others = False
         while self._queue and self._queue[0].try_us <= now_us:
             entry = heapq.heappop(self._queue)
@@ -230,29 +245,34 @@ class Agenda(Generic[T]):
                 has_others = True
             elif self._name(entry.item) not in self._under_way:
                 self.lateness = from_us(now_us - entry.at_us)
-                mine.append(entry.item)
+                mine.append((entry.item, entry.at_us))
         if mine:
             self._begin(mine)
         if has_others:
-            self._find(now_us - to_us(TAKEOVER_DELAY), self._take_over, lambda _: None)
+            self._find(now_us - self._takeover_us(now_us), self._take_over, lambda _: None)
         if self._queue:
             try_us = self._queue[0].try_us
             # One microsecond later: both clocks are floats, and the item has to be due when the timer fires.
-            wait = max(from_us(try_us + 1) - self._clock.wall(), 0.0)
+            wait = max(from_us(try_us + 1) - self._clock.wall(), PAUSE if mine or has_others else 0.0)
             self._next_try.set(self._clock.monotonic() + wait)
 
     def _take_over(self, upcoming: Upcoming[T]) -> None:
         """Handle late items, which the node that is first in line has not handled."""
-        self._begin([item for item, _ in upcoming.due])
+        self._begin(upcoming.due)
 
-    def _begin(self, items: Iterable[T]) -> None:
+    def _takeover_us(self, now_us: int) -> int:
+        """Return the microseconds after which an item of another node is handled here."""
+        earliest_us = next(iter(self._under_way.values()), now_us)
+        return TAKEOVER_US + max(now_us - earliest_us, 0)
+
+    def _begin(self, items: Iterable[tuple[T, int]]) -> None:
         if self._paused():
             return
         due: list[T] = []
-        for item in items:
+        for item, at_us in items:
             name = self._name(item)
             if name not in self._under_way:  # an item may have been fetched twice
-                self._under_way.add(name)
+                self._under_way[name] = at_us
                 due.append(item)
         if due:
             self._act(due)

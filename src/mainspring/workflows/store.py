@@ -148,7 +148,10 @@ class SentSignals(NamedTuple):
 
     signals: Sequence[SentSignal]
     refused: int | None
-    """How many refused ones the store has, since when (microseconds of wall time), and the reason of the last one; None: not read."""
+    """How many refused ones the store has, or None if they were not counted.
+
+    Then since when, in microseconds of wall time, and the reason of the last one.
+    """
     since_us: int = 0
     reason: str = ""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.conformance.suite.driver import released
 
+from mainspring.engines.postgres.workflows import RING_AGAIN_US
 from mainspring.errors import StoreFencedError
 from mainspring.events import Settled
 from mainspring.jobs import store as job_ops
@@ -267,12 +268,41 @@ def test_a_workflow_id_has_one_open_run_of_two_functions(nodes: Nodes) -> None:
 
 def test_two_nodes_ring_a_timer_once(nodes: Nodes) -> None:
     one, two = nodes.flows
+    runs = [one.start() for _ in range(3)]
+    for run in runs:
+        one.running(run, one.timer(1.0))
+    for flows in nodes.flows:
+        flows.wait(2 * SECOND)
+    # Neither waits for the other: both would be as late as the slower one, and ring again what is rung.
+    first, second = nodes.during(
+        (one, [ops.RingAlarms(runs[:2], one.now_us)]), (two, [ops.RingAlarms(runs, two.now_us)])
+    )
+    assert first[0].keys() == set(runs[:2])
+    due = second[0].pop(runs[2])
+    assert due != two.now_us + RING_AGAIN_US, "nobody had locked it"
+    assert second == [dict.fromkeys(runs[:2], two.now_us + RING_AGAIN_US)]
+    later = two.store.group(ops.RingAlarms(runs[:2], two.now_us + RING_AGAIN_US))
+    assert later[0].keys() == set(runs[:2])
+    assert not {two.now_us + RING_AGAIN_US, 0} & set(later[0].values()), "they are rung by now, and have timeouts"
+    for run in runs:
+        assert two.kinds(run).count("TimerFired") == 1
+
+
+def test_a_timer_of_a_run_that_another_group_changes_is_rung_soon_afterwards(nodes: Nodes) -> None:
+    one, two = nodes.flows
     run = one.start()
     one.running(run, one.timer(1.0))
     for flows in nodes.flows:
         flows.wait(2 * SECOND)
-    first, second = nodes.meet((one, [ops.RingAlarms([run], one.now_us)]), (two, [ops.RingAlarms([run], two.now_us)]))
-    assert first[0].keys() == second[0].keys() == {run}
+    _, (rung,) = nodes.during(
+        (one, [ops.SignalRuns([Signal(Key(run=run), "s", b"")], one.now_us)]),
+        (two, [ops.RingAlarms([run], two.now_us)]),
+    )
+    assert rung == {run: two.now_us + RING_AGAIN_US}
+    assert two.kinds(run).count("TimerFired") == 0
+    two.wait(RING_AGAIN_US)
+    (rung,) = two.store.group(ops.RingAlarms([run], two.now_us))
+    assert rung.keys() == {run}
     assert two.kinds(run).count("TimerFired") == 1
 
 

@@ -51,6 +51,8 @@ INDEXES = {
     "lock_runs": {"runs_open_pkey", "root", "runs_open_named", "jobs_pkey"},
     "try_lock_runs": {"runs_open_pkey"},
     "still_open": {"runs_open_pkey"},
+    "lock_due_runs": {"runs_open_pkey"},
+    "alarms_of": {"runs_open_pkey"},
     "append_blocks": {"runs_open_pkey"},
     "append_run": {"runs_open_pkey"},
     "reschedule_run": {"runs_open_pkey"},

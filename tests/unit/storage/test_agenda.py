@@ -8,7 +8,7 @@ import pytest
 
 from mainspring.clock import to_us
 from mainspring.errors import StoreUnavailableError
-from mainspring.storage.agenda import FETCH_AHEAD, FETCH_INTERVAL, RETRY_DELAY, TAKEOVER_DELAY, Agenda
+from mainspring.storage.agenda import FETCH_AHEAD, FETCH_INTERVAL, LAST_PART, PAUSE, RETRY_DELAY, TAKEOVER_DELAY, Agenda
 from mainspring.testing import ManualClock
 from mainspring.turns_of_loop import Timers
 
@@ -173,3 +173,36 @@ def test_a_stepped_clock_delays_no_item(desk: Desk) -> None:
     desk.clock.step(3)
     desk.agenda.tick()
     assert [item for _, item in desk.done] == ["a"]
+
+
+def test_a_late_node_leaves_the_items_of_others_to_them_for_longer(desk: Desk) -> None:
+    desk.agenda.fetch()
+    desk.answer(("a", 1), ("x", 1))
+    desk.until(1 + TAKEOVER_DELAY + 0.1)
+    (until,) = (until for until, _, _ in desk.asked)
+    assert until == pytest.approx(1 - TAKEOVER_DELAY, abs=0.01), "it has handled its own item since 1"
+    desk.answer()
+    desk.agenda.fetch()
+    desk.answer(("a", 1), ("x", 1))
+    assert [item for _, item in desk.done] == ["a"]
+    desk.agenda.done("a")
+    desk.agenda.fetch()
+    desk.answer(("x", 1))
+    assert [item for _, item in desk.done] == ["a", "x"]
+
+
+def test_the_next_fetch_comes_before_the_last_of_very_many_items(desk: Desk) -> None:
+    desk.agenda.fetch()
+    desk.answer(("a", 1), ("x", 2), following=2)  # more than one fetch finds
+    desk.until(2 * (1 - LAST_PART) - 0.01)
+    assert desk.asked == []
+    desk.until(2 * (1 - LAST_PART) + 0.01)
+    assert [until for until, _, _ in desk.asked] == [pytest.approx(2 * (1 - LAST_PART) + FETCH_AHEAD, abs=0.01)]
+
+
+def test_items_that_are_due_in_the_same_moment_have_one_turn(desk: Desk) -> None:
+    desk.agenda.fetch()
+    desk.answer(("a", 1), ("b", 1 + PAUSE / 5), ("c", 1 + PAUSE / 2))
+    desk.until(2)
+    assert [item for _, item in desk.done] == ["a", "b", "c"]
+    assert desk.done[1][0] == desk.done[2][0]

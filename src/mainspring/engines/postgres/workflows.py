@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from mainspring.workflows.tables import EarlySignals, StoredRun, Writes
 
 
+RING_AGAIN_US: Final = 20_000
+"""Microseconds after which a node rings the alarm of a run again that another transaction had locked."""
 WRITES: Final = unit.WRITES | {ops.DeliverSignals}
 
 
@@ -159,6 +161,30 @@ class PostgresRuns(RunWrites, PostgresGround):
         self._held |= found
         self._asked.update(run for run in wanted if run not in elsewhere)
         return elsewhere
+
+    async def lock_due(self, runs: Iterable[int], now_us: int) -> dict[int, int]:
+        """Lock runs whose alarms are due, without waiting; return the alarms of the others that are open, 0 if there is none.
+
+        Those that another transaction has are due again soon: another node may ring the same alarms, and to wait for it takes
+        as long as to ring them.
+        """
+        wanted = known_ids(run for run in runs if run not in self._asked)
+        if not wanted:
+            return {}
+        for run, written in await self._sql.fetch("lock_due_runs", wanted, now_us):
+            if run:
+                self._held[run] = written
+                self._asked.add(run)
+            else:
+                self._own = written
+        left = [run for run in wanted if run not in self._held]
+        again_us = now_us + RING_AGAIN_US
+        alarms = await self._sql.fetch("alarms_of", left) if left else ()
+        return {run: again_us if due_us is not None and due_us <= now_us else due_us or 0 for run, due_us in alarms}
+
+    def is_locked(self, run: int) -> bool:
+        """Return whether this transaction has locked a run."""
+        return run in self._held
 
     def is_current(self, row: RunRow) -> bool:
         return self._held.get(row.id) == row.written
@@ -313,6 +339,8 @@ class PostgresWorkflowUnit(WorkflowUnit):
         """The sent signals that the group has locked."""
         self._joined: dict[int, int] = {}
         """The jobs that submissions have joined which these signals name."""
+        self._left: dict[int, int] = {}
+        """The next alarms of runs that this group was to ring, but has not locked."""
 
     async def lock(self, plan: Plan) -> None:
         """Lock the runs that the group will change, as far as its operations show."""
@@ -330,14 +358,14 @@ class PostgresWorkflowUnit(WorkflowUnit):
             await tables.lock_forgetting(min(one.before_us for one in of_kind(plan, ops.ForgetRuns)))
         if wanted:
             await tables.lock(wanted)
+        for ring in of_kind(plan, ops.RingAlarms):  # behind those for which it waits
+            self._left |= await tables.lock_due(ring.runs, ring.now_us)
 
     async def _name(self, operation: Operation, wanted: Wanted) -> None:
         match operation:
             case ops.Decide():
                 wanted.runs.update(completion.run for completion in operation.completions)
                 wanted.held.update(one.job for one in operation.completions if one.job and one.more)
-            case ops.RingAlarms():
-                wanted.runs.update(operation.runs)
             case ops.SignalRuns():
                 for signal in operation.signals:
                     wanted.add(signal.key)
@@ -365,12 +393,21 @@ class PostgresWorkflowUnit(WorkflowUnit):
                 pass
 
     async def run(self, operation: Operation) -> Callable[[], Any]:
+        if isinstance(operation, ops.RingAlarms):
+            return await self._ring(operation)
         if not isinstance(operation, ops.DeliverSignals):
             return await super().run(operation)
         sent = [one for one in operation.sent if one.number in self._sent]
         refused, unread = await deliver(self._changes, sent, self._joined, operation)
         await self._runs.settle_sent([one.number for one in sent if one.number not in unread], refused)
         return lambda: unread
+
+    async def _ring(self, operation: ops.RingAlarms) -> Callable[[], dict[int, int]]:
+        """Ring the alarms of the runs that this transaction has."""
+        due = [run for run in operation.runs if self._runs.is_locked(run)]
+        rung = await unit.ring_alarms(self._changes, ops.RingAlarms(due, operation.now_us))
+        left = {run: self._left[run] for run in operation.runs if run in self._left}
+        return lambda: left | rung()
 
     async def follow(self, notices: Sequence[Notice]) -> None:
         """Record the ends of jobs. Those of runs that another group has become errands."""

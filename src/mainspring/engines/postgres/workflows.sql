@@ -33,6 +33,19 @@ SELECT -id, term FROM held;
 -- name: try_lock_runs
 SELECT id, xmin::text::bigint AS written FROM runs_open WHERE id = ANY ($1::bigint[]) ORDER BY id FOR UPDATE SKIP LOCKED;
 
+-- The same of runs whose alarms are due: several nodes may ring them at the same time. `coalesce` keeps planners from reading all due
+-- runs. The first row is as of `lock_runs`.
+-- name: lock_due_runs
+WITH locked AS MATERIALIZED (
+    SELECT id, xmin::text::bigint AS written FROM runs_open
+    WHERE id = ANY ($1::bigint[]) AND coalesce(due_us <= $2, false) ORDER BY id FOR UPDATE SKIP LOCKED)
+SELECT 0::bigint AS id, pg_current_xact_id()::xid::text::bigint AS written
+UNION ALL
+SELECT id, written FROM locked;
+
+-- name: alarms_of
+SELECT id, due_us FROM runs_open WHERE id = ANY ($1::bigint[]);
+
 -- name: still_open
 SELECT id FROM runs_open WHERE id = ANY ($1::bigint[]);
 
