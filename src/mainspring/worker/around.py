@@ -153,7 +153,7 @@ class Life:
         self.over = True
         for attempt in list(self.attempts):
             reason = JobStopped(attempt.job.stop_reason or "drain")
-            await self._end(attempt.job.function, attempt.leave(reason, None), reason)
+            await self._end(attempt.job.function, _abandoned(attempt, reason), reason)
         for frame in reversed(self._frames):
             await self._end(frame.name, _left(frame))
         self._frames.clear()
@@ -248,6 +248,13 @@ def _entered(call: Callable[[], Any]) -> Any:
     if isinstance(found, PlainFrame):
         found.enter_now()
     return found
+
+
+async def _abandoned(attempt: Attempt, reason: JobStopped) -> BaseException | None:
+    """Leave the frames of an attempt that has not ended. Those around a plain function may block: a thread leaves them."""
+    if attempt.job.loop is None:
+        return await in_thread(lambda: drive(attempt.leave(reason, None)))
+    return await attempt.leave(reason, None)
 
 
 async def _left(frame: Frame) -> BaseException | None:

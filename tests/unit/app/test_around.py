@@ -129,6 +129,22 @@ def test_replays_run_no_middleware(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[2] for line in seen] == ["1", "2"]
 
 
+def test_a_worker_for_some_of_the_tasks_has_all_that_is_around_them() -> None:
+    app = App()
+    tracing(app)
+    app.on_worker_start(generator_free)
+    app.task(plain)
+    app.task(plain_value)
+    some = app.registry.subset(["plain"])
+    assert (some.middleware, some.hooks, some.replaced) == (
+        app.registry.middleware,
+        app.registry.hooks,
+        app.registry.replaced,
+    )
+    assert some.middleware
+    assert some.hooks
+
+
 # ---- refusals ----
 
 

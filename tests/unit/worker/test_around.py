@@ -20,7 +20,7 @@ from tests.unit.worker.test_execution import execute, function, job
 
 from mainspring import App, CurrentJob, JobStopped, Provide, Retry, Snooze, current_job
 from mainspring.client.payload import Signature
-from mainspring.errors import WorkerStartError
+from mainspring.errors import UsageError, WorkerStartError
 from mainspring.wire.gearman_protocol import Type
 from mainspring.worker import around
 from mainspring.worker.around import Life
@@ -598,6 +598,37 @@ def test_all_jobs_of_a_worker_share_a_value_per_worker(server: ExtensionServer, 
     running.stop()
     assert running.ended() is Ending.STOPPED
     assert seen == ["engine", "pool", "/pool", "/engine"]
+
+
+def test_a_value_per_worker_knows_no_job(server: ExtensionServer, run: Run) -> None:
+    app = App()
+
+    async def later() -> bool:
+        return is_in_a_job()
+
+    def plain() -> bool:
+        return is_in_a_job()
+
+    def is_in_a_job() -> bool:
+        try:
+            current_job()
+        except UsageError:
+            return False
+        return True
+
+    @app.task
+    async def coroutine(a: bool = Provide(later, per="worker"), b: bool = Provide(plain, per="worker")) -> list[bool]:
+        return [a, b, is_in_a_job()]
+
+    @app.task
+    def thread(a: bool = Provide(later, per="worker"), b: bool = Provide(plain, per="worker")) -> list[bool]:
+        return [a, b, is_in_a_job()]
+
+    for name in ("coroutine", "thread"):
+        running = run(app)
+        assert settled(server, server.add(name)).result == [False, False, True]
+        running.stop()
+        running.ended()
 
 
 def test_a_cancel_of_the_first_job_does_not_take_a_shared_value_from_the_others(
