@@ -290,6 +290,11 @@ class Transaction:
             found = self._tables[kind] = kind(self)
         return found
 
+    def use(self, kind: Callable[[Transaction], object], tables: T) -> T:
+        """Let the slices use these tables in place of a new instance of a class."""
+        self._tables[kind] = tables
+        return tables
+
     def memory(self, kind: type[T]) -> T:
         """Return the engine's instance of a class: created at first use, without arguments, and kept until the term ends."""
         found: T | None = self._memory.get(kind)

@@ -89,6 +89,43 @@ WITH changed AS (
 )
 SELECT count(*) FROM changed;
 
+-- A group of decisions about runs that the node has in memory (mainspring.engines.postgres.warm_runs): these runs, as they are
+-- presumed to be, and these jobs, which have to be held and for which nobody waits. One row, if all is so; otherwise nothing is written.
+-- Each part waits for the one before it: the fence, the locks of runs, those of jobs, the check.
+-- name: write_warm
+WITH entered AS MATERIALIZED (SELECT enter($1, $2)::text AS fence),
+locked AS MATERIALIZED (
+    SELECT id, xmin::text::bigint AS written, events FROM runs_open
+    WHERE id = ANY ($3::bigint[]) AND (SELECT fence IS NOT NULL FROM entered) ORDER BY id FOR UPDATE),
+held AS MATERIALIZED (
+    SELECT id FROM jobs
+    WHERE id = ANY ($6::bigint[]) AND term = $1 AND state >= {leased} AND waited IS NOT TRUE
+        AND (SELECT count(*) FROM locked) = cardinality($3::bigint[])
+    ORDER BY id FOR UPDATE),
+presumed AS MATERIALIZED (
+    SELECT pg_current_xact_id()::xid::text::bigint AS own
+    WHERE ARRAY(SELECT written FROM locked ORDER BY id) = $4::bigint[] AND ARRAY(SELECT events FROM locked ORDER BY id) = $5::bigint[]
+        AND (SELECT count(*) FROM held) = cardinality($6::bigint[])),
+changed AS (
+    UPDATE runs_open AS r SET ({rescheduled_columns}) = ROW ({s.rescheduled_columns})
+    FROM unnest($8::bigint[], $9::bigint[], $10::bytea[], $11::bigint[], $12::bigint[], $13::bigint[]) AS s ({rescheduled_columns}, id)
+    WHERE r.id = ANY (ARRAY[s.id]) AND EXISTS (SELECT FROM presumed)),
+added AS (
+    INSERT INTO history (run, first, written_us, block)
+    SELECT run, first, (extract(epoch FROM now()) * 1000000)::bigint, block
+    FROM unnest($14::bigint[], $15::bigint[], $16::bytea[]) AS s (run, first, block)
+    WHERE EXISTS (SELECT FROM presumed)),
+ended AS (DELETE FROM jobs WHERE id = ANY ($7::bigint[]) AND EXISTS (SELECT FROM presumed)),
+saved AS (
+    INSERT INTO snapshots (run, history_bytes, state)
+    SELECT * FROM unnest($17::bigint[], $18::bigint[], $19::bytea[]) AS s (run, history_bytes, state)
+    WHERE EXISTS (SELECT FROM presumed)
+    ON CONFLICT (run) DO UPDATE SET history_bytes = excluded.history_bytes, state = excluded.state),
+journaled AS (
+    INSERT INTO journal (term, number, functions, states, priorities, numbers)
+    SELECT $1, $2, $20::int[], $21::smallint[], $22::smallint[], $23::int[] FROM presumed)
+SELECT own FROM presumed;
+
 -- name: append_run
 UPDATE runs_open AS r SET ({appended_columns}) = ROW ({s.appended_columns})
 FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bigint[]) AS s ({appended_columns}, id, guard)

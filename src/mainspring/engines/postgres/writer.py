@@ -34,6 +34,8 @@ does not exist, the watch drops the connection and the group runs again on anoth
 
 The handlers by kind of operation, and the runner of groups.
 
+**Warm groups** are their counterpart for runs of workflows: see ``warm_runs``.
+
 A handler is called with all of a group's operations of its kind. The probe checks that the server accepts writes.
 """
 
@@ -43,7 +45,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import asyncpg
 import structlog
@@ -60,9 +62,12 @@ from mainspring.engines.postgres import (
     settling,
     submitting,
     transaction,
+    warm_runs,
 )
 from mainspring.engines.postgres.connections import LOG_INTERVAL, Verdict, connect_repeatedly, delays, disconnect
 from mainspring.engines.postgres.transaction import JOBS_SQL, Functions, Memory, Nodes, Transaction, load_statements
+from mainspring.engines.postgres.warm_runs import NoStore, NotWarmError
+from mainspring.engines.postgres.workflows import PostgresWorkflowSlice
 from mainspring.engines.sql import access, records
 from mainspring.errors import StoreError, StoreFencedError
 from mainspring.jobs import store as ops
@@ -77,6 +82,7 @@ if TYPE_CHECKING:
     from mainspring.engines.postgres.connections import Address
     from mainspring.engines.postgres.control import Control
     from mainspring.engines.postgres.submitting import New
+    from mainspring.engines.postgres.warm_runs import WarmGroup
     from mainspring.jobs.rules import Settlement
     from mainspring.jobs.slices import JobLifecycle
     from mainspring.storage.engine import Plan
@@ -136,6 +142,7 @@ class Runner:
 
     def __init__(self, slices: Sequence[Slice[Transaction]]) -> None:
         self._slices = slices
+        self._caches = [one.cache for one in slices if isinstance(one, PostgresWorkflowSlice)]
         self._handlers = dict(HANDLERS)
         for one in slices:
             self._handlers |= one.handlers
@@ -163,6 +170,12 @@ class Runner:
         if keyed is not None:
             await keyed.keep()
         return outcomes
+
+    async def compose_warm(self, tx: Transaction, plan: Plan, size: int, number: int) -> WarmGroup | None:
+        """Run a group without the store, if it qualifies; see ``warm_runs.compose``."""
+        for cache in self._caches:
+            return await warm_runs.compose(tx, self._slices, cache, plan, size, number)
+        return None
 
     async def _run(
         self, tx: Transaction, kind: type[Operation], placed: Sequence[tuple[int, Operation]], outcomes: list[Any]
@@ -219,6 +232,8 @@ class Writer:
         """Whether an attempt is under way on a connection."""
         self.attempts = 0
         self.backoff = FastPathBackoff()
+        self.warm_backoff = FastPathBackoff()
+        """That of warm groups."""
 
     async def begin(self, term: int, open_timeout: float | None) -> None:
         """Run groups under a term from now on; raises StoreError if it cannot connect."""
@@ -325,6 +340,11 @@ class Writer:
         self._nodes.use(connection)
         return Transaction(connection, self._term, self._functions, self._nodes, self.memory, self._lifecycle)
 
+    def transaction_without_store(self, connection: Connection[Record]) -> Transaction:
+        """Return the transaction of a warm group."""
+        tx = self.transaction(connection)
+        return Transaction(cast("Any", NoStore()), tx.term, tx.functions, tx.nodes, self.memory, self._lifecycle)
+
     def committed(self, tx: Transaction) -> None:
         """Note that an attempt was committed."""
         self._functions.committed()
@@ -399,6 +419,7 @@ class _Group:
         self._number = number
         self._sent: Sent | None = None
         self._try_fast_path = writer.backoff.tries(_now())
+        self._try_warm = writer.warm_backoff.tries(_now())
 
     async def _run_fast_path(self, connection: Connection[Record], tx: Transaction) -> list[Any] | None:
         """Run it in one statement; return None if it does not qualify, and nothing has happened."""
@@ -412,6 +433,24 @@ class _Group:
         self._writer.backoff.missed(_now())
         return None
 
+    async def _run_warm(self, connection: Connection[Record], tx: Transaction) -> list[Any] | None:
+        """Run it without the store, and write it in one statement; return None if it does not qualify, and nothing is written."""
+        try:
+            warm = await self._writer.runner.compose_warm(tx, self._plan, self._size, self._number)
+        except NotWarmError:
+            self._writer.warm_backoff.missed(_now())
+            return None
+        if warm is None:
+            return None
+        self._sent = Sent(tx, warm.outcomes)
+        own = await connection.fetchval(warm.statement, *warm.arguments)
+        if own is not None:
+            warm.committed(own)
+            return warm.outcomes
+        self._sent = None
+        self._writer.warm_backoff.missed(_now())
+        return None
+
     async def attempt(self, connection: Connection[Record]) -> list[Any]:
         """Run it once; if the last attempt turns out to be committed, return that one's outcomes."""
         tx = self._writer.transaction(connection)
@@ -423,6 +462,15 @@ class _Group:
                 if outcomes is not None:
                     self._writer.committed(tx)
                     return outcomes
+                tx = self._writer.transaction(connection)
+            if self._try_warm:
+                self._try_warm = False
+                tx = self._writer.transaction_without_store(connection)
+                outcomes = await self._run_warm(connection, tx)
+                if outcomes is not None:
+                    self._writer.committed(tx)
+                    return outcomes
+                self._writer.rolled_back(tx)
                 tx = self._writer.transaction(connection)
             await connection.execute(f"BEGIN; SELECT enter({tx.term}, {self._number})")
             if before is not None:
