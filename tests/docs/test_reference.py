@@ -102,8 +102,8 @@ def test_every_method_and_parameter_is_in_the_python_api(kind: type) -> None:
         "loop",
         "activity",
         "check_call",
-        "final",
-        "policy",
+        "surround",
+        "is_closing",
     }
     names = {name for name in vars(kind) if not name.startswith("_")} - inner
     for method in ("options", "task", "workflow", "signal", "__init__"):

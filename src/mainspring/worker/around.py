@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from mainspring.client.providers import Provided, Provider
-    from mainspring.worker.current import CurrentJob
+    from mainspring.worker.current import CurrentJob, Inside
     from mainspring.worker.registry import Function, Middleware, Registry
 
 END_LIMIT: Final = 10.0
@@ -284,8 +284,9 @@ def _log_end(name: str, error: BaseException) -> None:
 class Attempt:
     """The frames of one attempt, from the outermost one on."""
 
-    def __init__(self, job: CurrentJob, life: Life) -> None:
+    def __init__(self, job: CurrentJob, inside: Inside, life: Life) -> None:
         self.job = job
+        self.inside = inside
         self._life = life
         self._frames: list[Frame] = []
         self.defect: BaseException | None = None
@@ -310,6 +311,7 @@ class Attempt:
 
         The end of a process leaves the frames of a thread that does not end. So each one is taken before it is left.
         """
+        self.inside.is_closing = True
         while True:
             try:
                 frame = self._frames.pop()
@@ -334,8 +336,7 @@ class Around:
 
     async def run(self, function: Function, payload: bytes, job: CurrentJob) -> Settlement:
         """Run a function, and return the settlement of its attempt. Raises nothing."""
-        attempt = Attempt(job, self._life)
-        job.policy, job.final = function.retry, None
+        attempt = Attempt(job, job.surround(function.retry), self._life)
         signature = function.signature
         error: BaseException | None = None
         result, data = None, b""
@@ -344,7 +345,7 @@ class Around:
             try:
                 args, named = signature.decode(payload)
             except BaseException as raised:
-                job.final = raised
+                attempt.inside.final = raised
                 raise
             named = {**named, **await self._values(function, attempt)}
             result = function.call(*args, **named)  # here, since a StopIteration may not leave a coroutine
@@ -354,21 +355,20 @@ class Around:
                 try:
                     data = signature.encode_result(result)
                 except BaseException as raised:
-                    job.final = raised  # a retry would fail in the same way
+                    attempt.inside.final = raised  # a retry would fail in the same way
                     raise
         except BaseException as raised:  # noqa: BLE001 - every error is the outcome of the attempt
             error = raised
         error = await attempt.leave(error, result)
         if error is None:
             return Settlement(b"succeeded", b"", data)
-        if error is job.final or error is attempt.defect:
+        if error is attempt.inside.final or error is attempt.defect:
             return failure_of(error, final=True)
         return error_settlement(function, error, job)
 
     async def call(self, function: Function, job: CurrentJob, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Call a function whose arguments are read, and return its result. Raises the error of the attempt."""
-        attempt = Attempt(job, self._life)
-        job.policy, job.final = function.retry, None
+        attempt = Attempt(job, job.surround(function.retry), self._life)
         error: BaseException | None = None
         result = None
         try:

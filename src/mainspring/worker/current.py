@@ -270,12 +270,38 @@ class Reporter(Protocol):
         """Record that such a wait is over."""
 
 
+class Inside:
+    """The state of an attempt that has something around its function: middleware, or provided values."""
+
+    __slots__ = ("_policy", "final", "is_closing")
+
+    def __init__(self, policy: Retry | None) -> None:
+        self._policy = policy
+        self.final: BaseException | None = None
+        """An error that each attempt would repeat, such as that of arguments which do not fit."""
+        self.is_closing = False
+        """Whether the function has ended."""
+
+    def allows(self, error: BaseException) -> bool:
+        """Return whether another attempt may follow an error."""
+        return error is not self.final and (self._policy is None or self._policy.allows(error))
+
+
 class CurrentJob:
     """The job whose function is running."""
 
     __slots__ = (
-        "_handle", "_info", "_raw_info", "_reporter", "_stop", "_unique", "final", "function", "loop", "origin", "policy"
-    )  # fmt: skip
+        "_handle",
+        "_info",
+        "_inside",
+        "_raw_info",
+        "_reporter",
+        "_stop",
+        "_unique",
+        "function",
+        "loop",
+        "origin",
+    )
 
     def __init__(
         self, handle: bytes, unique: bytes, function: str, info: bytes, reporter: Reporter, origin: Any = None
@@ -289,9 +315,7 @@ class CurrentJob:
         self.function = function
         self.origin = origin  # for the reporter: the job's connection and delivery
         self.loop: AbstractEventLoop | None = None  # the event loop that runs its coroutine
-        # Set where middleware runs, and nowhere else, because each job would pay for it.
-        self.policy: Retry | None
-        self.final: BaseException | None
+        self._inside: Inside  # only set where something is around the function: each job would pay for it
 
     @property
     def handle(self) -> str:
@@ -375,6 +399,17 @@ class CurrentJob:
         """
         self._reporter.progress(self, *check_progress(done, total), check_progress_text(text))
 
+    def surround(self, policy: Retry | None) -> Inside:
+        """Begin an attempt inside of middleware or with provided values; the worker calls this."""
+        self._inside = Inside(policy)
+        return self._inside
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the function has ended, and the code around it goes on."""
+        inside = getattr(self, "_inside", None)
+        return inside is not None and inside.is_closing
+
     def will_retry(self, error: BaseException) -> bool:
         """Return whether the job will run again if its attempt ends with this error; for middleware and providers.
 
@@ -390,9 +425,8 @@ class CurrentJob:
         most = self.info.max_attempts
         if most is None or self.attempt >= most:
             return False
-        policy = getattr(self, "policy", None)
-        is_final = error is getattr(self, "final", None) or not (policy is None or policy.allows(error))
-        return self._stop == "timeout" or not is_final
+        inside = getattr(self, "_inside", None)
+        return self._stop == "timeout" or inside is None or inside.allows(error)
 
     def heartbeat(self) -> None:
         """Raise JobStopped if the job has to stop.

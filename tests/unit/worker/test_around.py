@@ -25,6 +25,7 @@ from mainspring.wire.gearman_protocol import Type
 from mainspring.worker import around
 from mainspring.worker.around import Life
 from mainspring.worker.execution import Settlement, execute_coroutine
+from mainspring.worker.executors import in_process
 from mainspring.worker.registry import Function
 from mainspring.worker.runtime import Ending
 from mainspring.worker.selector import load
@@ -192,6 +193,58 @@ def begin(server: ExtensionServer, seen: Seen, name: str) -> FakeJob:
     given = server.add(name, max_attempts=3)
     assert seen.begun.wait(TIMEOUT)
     return given
+
+
+@pytest.mark.parametrize("reason", ["cancelled", "timeout", "lost"])
+def test_a_stop_does_not_interrupt_the_closing_of_values(server: ExtensionServer, run: Run, reason: str) -> None:
+    seen = Seen()
+    closing, go = threading.Event(), asyncio.Event()
+
+    async def value() -> AsyncIterator[str]:
+        yield "value"
+        closing.set()
+        await go.wait()
+        seen.note("closed")
+
+    @seen.app.task
+    async def act(given: str = Provide(value)) -> str:
+        return given
+
+    @seen.app.task
+    async def other() -> None: ...
+
+    running = run(seen.app)
+    given = server.add("act")
+    assert closing.wait(TIMEOUT)
+    server.stop(given, reason)
+    after = server.add("other")  # its packet follows that of the stop
+    server.wait_for(lambda: after.ended)
+    seen.lines.clear()
+    running.loop.call_soon_threadsafe(go.set)
+    seen.wait_for(3)
+    assert seen.lines == ["closed", "later value", "plain value"]
+
+
+def test_a_closing_that_hangs_ends_a_while_after_the_stop(
+    server: ExtensionServer, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_process, "CLOSE_LIMIT", 0.05)
+    seen = Seen()
+
+    async def value() -> AsyncIterator[str]:
+        yield "value"
+        seen.begun.set()
+        await asyncio.Event().wait()
+
+    @seen.app.task
+    async def act(given: str = Provide(value)) -> str:
+        return given
+
+    run(seen.app)
+    given = begin(server, seen, "act")
+    server.stop(given, "cancelled")
+    server.wait_for(lambda: given.state == "cancelled")
+    assert seen.lines == ["later CancelledError False cancelled", "plain CancelledError False cancelled"]
 
 
 def test_stopped_threads_are_seen_and_their_values_closed(server: ExtensionServer, run: Run) -> None:

@@ -276,7 +276,7 @@ class Child:
         if job is not None:
             job.ask_to_stop(reason)
             task = self._task
-            if task is not None:
+            if task is not None and not job.is_closing:  # the worker kills the process if that takes long
                 task.get_loop().call_soon_threadsafe(task.cancel)
             for awaited in list(self._awaited):
                 awaited.refuse(JobStopped(reason))

@@ -33,6 +33,10 @@ WAKE_OTHERS_AFTER: Final = 0.002
 """Seconds after which other threads are woken for a batch of brief jobs."""
 
 
+CLOSE_LIMIT: Final = 10.0
+"""Seconds for which the code around a coroutine that has ended goes on after the request to stop."""
+
+
 class ThreadExecutor:
     """Runs functions in at most ``most`` threads, which start when they are needed; `shrink` keeps at least ``kept``."""
 
@@ -273,9 +277,13 @@ class CoroutineExecutor:
         task.add_done_callback(partial(self._done, delivery, begun))
 
     def stop(self, delivery: Delivery, *, at_once: bool) -> None:  # noqa: ARG002 - a coroutine has only one way to stop
-        """Cancel the task."""
+        """Cancel the task. If only the code around the function goes on, let it close what is open, within `CLOSE_LIMIT`."""
         task = self._tasks.get(delivery)
-        if task is not None:
+        if task is None:
+            return
+        if delivery.job.is_closing:
+            self._loop.call_later(CLOSE_LIMIT, task.cancel)
+        else:
             task.cancel()
 
     def shrink(self) -> None:
