@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 import subprocess
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from psycopg.sql import SQL, Identifier
 from tests import commands
 
 from mainspring import App, workflow
+from mainspring.engines.postgres.engine import grant_submit
 from mainspring.testing import in_memory
 
 from .fleet import Fleet, ForkServer
@@ -48,10 +51,10 @@ class Shop:
         self._app.close()
 
     @contextlib.contextmanager
-    def worker(self, library: str, *trap: str, address: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    def worker(self, library: str, *trap: str, address: str = "", dsn: str = "") -> Iterator[subprocess.Popen[bytes]]:
         """Run a worker process, which may end or stop itself."""
         program = [sys.executable, "-m", "tests.system.recorded_steps_worker"]
-        command = [*program, address or self._address, self._dsn, library, *trap]
+        command = [*program, address or self._address, dsn or self._dsn, library, *trap]
         process = commands.start(command, cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL)
         try:
             yield process
@@ -138,6 +141,23 @@ def test_a_run_that_is_terminated_during_its_step_has_no_effect(shop: Shop) -> N
         assert run.details()["status"] == "terminated"
         assert (shop.effects(1), shop.effects(2)) == (0, 1)
         assert shop.ask("SELECT count(*) FROM mainspring.recorded_steps") == (1,)
+
+
+def test_a_role_without_the_right_parks_the_run_until_it_has_it(shop: Shop, database: str) -> None:
+    role = "billing_" + database.rpartition("/")[2]
+    with psycopg.connect(database) as connection:
+        connection.execute(SQL("CREATE ROLE {0} LOGIN").format(Identifier(role)))
+        connection.execute(SQL("GRANT INSERT ON effects TO {0}").format(Identifier(role)))
+        connection.execute(SQL("GRANT USAGE ON SCHEMA mainspring TO {0}").format(Identifier(role)))
+    with shop.worker("asyncpg", dsn=database.replace("postgres@", f"{role}@", 1)):
+        run = shop.start("asyncpg", 1)
+        eventually(lambda: run.details()["parked"] is not None, "the run is parked")
+        assert "the role of its connection may not record steps" in run.details()["parked"]["message"]
+        assert shop.effects(1) == 0
+        asyncio.run(grant_submit(database, role, ["default"]))
+        run.unpark()
+        assert run.result(timeout=TIMEOUT) == 10
+        assert shop.effects(1) == 1
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
