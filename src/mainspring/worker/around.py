@@ -304,6 +304,8 @@ class Attempt:
         finally:
             self.defect = given.defect or self.defect
         self._frames.append(given)
+        if self._life.over:  # the end of the process has left the frames of this attempt
+            raise JobStopped(self.job.stop_reason or "drain")
         return value
 
     async def leave(self, error: BaseException | None, result: Any) -> BaseException | None:

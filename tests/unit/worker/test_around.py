@@ -292,6 +292,29 @@ def test_the_end_of_a_worker_closes_what_a_frozen_thread_holds(server: Extension
     assert seen.lines == closed  # each is closed once
 
 
+def test_a_thread_that_opens_a_value_at_the_end_of_its_worker_closes_it(server: ExtensionServer, run: Run) -> None:
+    seen = Seen()
+    threads: list[threading.Thread] = []
+
+    def slow() -> Iterator[str]:
+        threads.append(threading.current_thread())
+        seen.begun.set()
+        seen.go.wait(TIMEOUT)
+        yield from seen.value()
+
+    @seen.app.task
+    def act(value: str = Provide(slow)) -> None:
+        seen.note("runs")
+
+    running = run(seen.app, grace=0.05)
+    begin(server, seen, "act")
+    running.stop()
+    assert running.ended() is Ending.STOPPED
+    seen.go.set()
+    threads[0].join(TIMEOUT)
+    assert [line for line in seen.lines if " " not in line or "closed" in line] == ["opened", "closed by JobStopped"]
+
+
 def test_a_thread_that_ignores_its_timeout_keeps_its_values_until_it_ends(server: ExtensionServer, run: Run) -> None:
     seen = Seen()
 
