@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +15,6 @@ from .servers import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.system
 
@@ -145,3 +145,55 @@ def test_a_frozen_thread_is_closed_at_the_end_and_a_kill_runs_nothing(tmp_path: 
         eventually(lambda: trace.of(second)[-1] == "begins frozen", "it begins")
         assert running.stop() == 0
         assert trace.of(second)[-3:] == ["ends frozen", "closes", "disconnects"]
+
+
+SENTRY = """
+import json
+import sentry_sdk
+from pathlib import Path
+from sentry_sdk.transport import Transport
+from mainspring import App, Retry
+
+class ToFile(Transport):
+    def capture_envelope(self, envelope):
+        with Path("events").open("a") as file:
+            file.write(json.dumps(envelope.get_event(), default=str) + "\\n")
+
+init = sentry_sdk.init
+sentry_sdk.init = lambda _: init("http://key@localhost/1", transport=ToFile)
+
+from errors import report_to_sentry
+
+app = App()
+report_to_sentry(app)
+
+def fails() -> None:
+    raise ValueError("of a task")
+
+async def fails_later() -> None:
+    fails()
+
+again = Retry(max_attempts=2, initial=0.01)
+app.task(name="thread", retry=again)(fails)
+app.task(name="process", retry=again, executor="process")(fails)
+app.task(name="coroutine", retry=again)(fails_later)
+"""
+
+
+def test_sentry_gets_one_event_for_each_job_of_each_executor(tmp_path: Path, server: Node) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "sentry.md").read_text("utf-8")
+    (tmp_path / "errors.py").write_text(page.partition('```python title="errors.py"\n')[2].partition("```")[0])
+    (tmp_path / "app.py").write_text(SENTRY)
+    with node(*worker(server, tmp_path), cwd=tmp_path, faces=()) as running:
+        running.await_log("connected")
+        for task in ("thread", "process", "coroutine"):
+            done = mainspring("submit", task, "--server", server.address, cwd=tmp_path)
+            assert b"ValueError: of a task" in done.stderr
+        assert running.stop() == 0
+        assert running.log.read_text().count("attempt failed") == 6  # which are no events
+    events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    assert [(one["transaction"], one["contexts"]["job"]["attempt"], one["level"]) for one in events] == [
+        ("thread", 2, "error"),
+        ("process", 2, "error"),
+        ("coroutine", 2, "error"),
+    ]
