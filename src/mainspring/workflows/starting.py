@@ -63,8 +63,10 @@ async def begin_runs(changes: RunChanges, operation: BeginRuns) -> Begun:
     joined = await changes.tables.begin_roots([one.job for one in accepted]) if accepted else {}
     begun = [one for one in accepted if one.job.id not in joined]
     changes.jobs.add_roots([one.job for one in begun])
-    for one in begun:
-        await _begin(changes, one, operation.now_us)
+    names = [_name(changes, one.job) for one in begun]
+    await changes.tables.look_up(names)
+    for one, name in zip(begun, names, strict=True):
+        await _begin(changes, one, name, operation.now_us)
     return Begun(joined, refused)
 
 
@@ -76,7 +78,8 @@ async def begin_waiting(changes: RunChanges, operation: BeginWaiting) -> int:
     jobs = await changes.tables.take_pending(operation.function, operation.rows, operation.now_us)
     changes.jobs.take(jobs)
     for job in jobs:
-        await _begin(changes, _Beginning(job, await definitions.for_waiting(job)), operation.now_us)
+        one = _Beginning(job, await definitions.for_waiting(job))
+        await _begin(changes, one, _name(changes, job), operation.now_us)
     return len(jobs)
 
 
@@ -85,7 +88,8 @@ async def begin_named(changes: RunChanges, job_id: int, definitions: Definitions
     jobs = await changes.tables.take_waiting([job_id], now_us)
     changes.jobs.take(jobs)
     (job,) = jobs
-    return await _begin(changes, _Beginning(job, await definitions.for_waiting(job)), now_us)
+    one = _Beginning(job, await definitions.for_waiting(job))
+    return await _begin(changes, one, _name(changes, job), now_us)
 
 
 async def cancel_waiting(changes: RunChanges, job_id: int, error: bytes, now_us: int) -> None:
@@ -96,10 +100,15 @@ async def cancel_waiting(changes: RunChanges, job_id: int, error: bytes, now_us:
         changes.jobs.reject(_ended(job, JobState.CANCELLED, error, now_us))
 
 
-async def _begin(changes: RunChanges, one: _Beginning, now_us: int) -> RunDraft | None:
-    job, definition = one.job, one.definition
+def _name(changes: RunChanges, job: Job) -> tuple[str, str]:
+    """Return the namespace and the workflow id of the run of a root job."""
     workflow_id = workflow_id_of(job.unique) if job.unique else changes.handle_of(job.id)
-    namespace = namespaces.namespace_of(job.function)
+    return namespaces.namespace_of(job.function), workflow_id
+
+
+async def _begin(changes: RunChanges, one: _Beginning, name: tuple[str, str], now_us: int) -> RunDraft | None:
+    job, definition = one.job, one.definition
+    namespace, workflow_id = name
     rival = await changes.open_run(namespace, workflow_id)
     if rival:
         why = f"the workflow id {workflow_id} has an open run of another workflow: {changes.handle_of(rival)}"

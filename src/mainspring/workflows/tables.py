@@ -140,6 +140,9 @@ class RunTables(Runs, RunTransaction, Protocol):
         If another transaction has one of them, this one begins anew.
         """
 
+    async def look_up(self, names: Collection[tuple[str, str]]) -> None:
+        """Read the open runs of namespaces and workflow ids at once, if a read is slow: for the next `open_run` of each."""
+
     def is_current(self, row: RunRow) -> bool:
         """Return whether a row in memory is as it is stored; False for a run that is not locked."""
 
@@ -213,6 +216,9 @@ class SerialRuns:
 
     async def hold(self, runs: Collection[int]) -> None:
         """Do nothing: no other transaction has them."""
+
+    async def look_up(self, names: Collection[tuple[str, str]]) -> None:
+        """Do nothing: a read is no message to a server."""
 
     def is_current(self, row: RunRow) -> bool:
         """Return True: no other node writes it."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.conformance.suite.driver import released
 
+from mainspring.engines.postgres.transaction import SQL
 from mainspring.engines.postgres.workflows import RING_AGAIN_US
 from mainspring.errors import StoreFencedError
 from mainspring.events import Settled
@@ -111,6 +112,18 @@ def test_the_last_run_of_a_workflow_id_is_found_whatever_node_began_it(nodes: No
     shown = two.show(Key(workflow_id="u"))
     assert shown is not None
     assert shown.row.id == runs[1]
+
+
+def test_the_open_runs_of_many_new_workflow_ids_are_one_read(nodes: Nodes) -> None:
+    one, two = nodes.flows
+    one.define(Definition("ship", "1"))
+    rival = one.start(b"ship", unique=b"u")
+    jobs = [two.new(unique=unique) for unique in (b"", b"u", b"v", b"")]
+    nodes.patch.setitem(SQL, "open_run", "SELECT 1 / 0")
+    assert two.group(ops.BeginRuns([ops.Start(job) for job in jobs], two.now_us)) == [ops.Begun({}, {})]
+    nodes.patch.undo()
+    assert [two.store.state(job.id) for job in jobs] == [State.RUNNING, State.FAILED, State.RUNNING, State.RUNNING]
+    assert two.status(rival) is Status.OPEN
 
 
 # ---- at the same time ----

@@ -59,6 +59,7 @@ INDEXES = {
     "change_run": {"runs_open_pkey"},
     "load_short_runs": {"runs_open_pkey", "snapshots_pkey"},
     "open_run": {"runs_open_named"},
+    "open_runs_named": {"runs_open_named"},
     "open_of_version": {"runs_open_versions"},
     "count_open": {"runs_open_versions"},
     "count_parked": {"runs_open_parked"},

@@ -118,6 +118,8 @@ class PostgresRuns(RunWrites, PostgresGround):
         """Those of the jobs above that this node holds; this transaction does not settle them."""
         self._own = 0
         """The number that the writes of this transaction leave in the rows of runs."""
+        self._open: dict[tuple[str, str], int] = {}
+        """Open runs that were looked up, by namespaces and workflow ids; 0 where there is none."""
         self._errands: list[tuple[int, bytes]] = []
 
     # ---- locks ----
@@ -208,6 +210,18 @@ class PostgresRuns(RunWrites, PostgresGround):
         return True
 
     # ---- reads ----
+
+    async def look_up(self, names: Collection[tuple[str, str]]) -> None:
+        wanted = [one for one in names if "\0" not in one[1]]  # no run has such an id
+        if len(wanted) > 1:
+            columns = [one for one, _ in wanted], [one for _, one in wanted]
+            self._open = dict.fromkeys(wanted, 0)
+            for namespace, workflow_id, run in await self._sql.fetch("open_runs_named", *columns):
+                self._open[namespace, workflow_id] = run
+
+    async def open_run(self, namespace: str, workflow_id: str) -> int:
+        found = self._open.pop((namespace, workflow_id), None)
+        return await super().open_run(namespace, workflow_id) if found is None else found
 
     async def load(self, run: int, namespace: str = "") -> StoredRun | None:
         stored = await super().load(run, namespace)

@@ -5,6 +5,11 @@ runs_open;
 -- part: is_open_by_version
 closed_us = 0 AND status = 0;
 
+-- The open run of each workflow id of `named`.
+-- part: open_of_named
+CROSS JOIN LATERAL (
+    SELECT id FROM runs_open WHERE status = 0 AND namespace = named.namespace AND workflow_id = named.workflow_id OFFSET 0) AS r;
+
 -- Locks open runs: these, the last runs of the chains of these jobs, and those of these workflow ids. The order of locks prevents
 -- deadlocks between nodes. `written` changes with each write of the row. The first row has the value that writes of this
 -- transaction leave. Then, jobs that must be held under a term: those that are have negative numbers.
@@ -17,9 +22,7 @@ WITH locked AS MATERIALIZED (
         SELECT r.id FROM runs_open AS r WHERE r.id <> r.root AND {run_is_last} AND r.root = ANY ($2::bigint[])
         UNION ALL
         SELECT r.id FROM unnest($3::text[], $4::text[]) AS named (namespace, workflow_id)
-        CROSS JOIN LATERAL (
-            SELECT id FROM runs_open
-            WHERE status = 0 AND namespace = named.namespace AND workflow_id = named.workflow_id OFFSET 0) AS r))
+        {open_of_named}))
     ORDER BY id FOR UPDATE),
 held AS MATERIALIZED (
     SELECT id, term FROM jobs WHERE id = ANY ($5::bigint[]) AND term = $6 AND state >= {leased} ORDER BY id FOR UPDATE)
@@ -48,6 +51,11 @@ SELECT id, due_us FROM runs_open WHERE id = ANY ($1::bigint[]);
 
 -- name: still_open
 SELECT id FROM runs_open WHERE id = ANY ($1::bigint[]);
+
+-- name: open_runs_named
+SELECT named.namespace, named.workflow_id, r.id
+FROM unnest($1::text[], $2::text[]) AS named (namespace, workflow_id)
+{open_of_named};
 
 -- name: own_number
 SELECT pg_current_xact_id()::xid::text::bigint;
