@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from mainspring.workflows.tables import Guarded, Writes
 
 KINDS: Final = frozenset({Settle, Decide})
+"""The operations of such groups."""
 DECISIONS: Final = frozenset({ScheduleActivityTask, RecordMarker, StartTimer, CancelTimer})
 """The decisions that reach no other run, and after which the run is open."""
 _UNPARKED: Final = Parking()
@@ -202,8 +203,7 @@ async def compose(
 
     Raises NotWarmError if that shows later: then the cache has lost its runs.
     """
-    if not KINDS.issuperset(plan):
-        return None
+    assert KINDS.issuperset(plan), "the writer tries no other groups"
     settlements = [one for operation in of_kind(plan, Settle) for one in operation.settlements]
     completions = [one for operation in of_kind(plan, Decide) for one in operation.completions]
     if not all(_ends(tx, one) for one in settlements) or not all(map(_goes_on, completions)):

@@ -419,7 +419,7 @@ class _Group:
         self._number = number
         self._sent: Sent | None = None
         self._try_fast_path = writer.backoff.tries(_now())
-        self._try_warm = writer.warm_backoff.tries(_now())
+        self._try_warm = warm_runs.KINDS.issuperset(plan) and writer.warm_backoff.tries(_now())
 
     async def _run_fast_path(self, connection: Connection[Record], tx: Transaction) -> list[Any] | None:
         """Run it in one statement; return None if it does not qualify, and nothing has happened."""
