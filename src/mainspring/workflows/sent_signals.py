@@ -13,7 +13,7 @@ from mainspring.storage.reads import REMEDY, Kind
 from mainspring.workflows.client_signals import signal_runs
 from mainspring.workflows.model import key_of
 from mainspring.workflows.requests import Signal, request_number
-from mainspring.workflows.store import DeliverSignals, FindSentSignals, SignalRuns
+from mainspring.workflows.store import Delivered, DeliverSignals, FindSentSignals, SignalRuns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
@@ -76,6 +76,8 @@ class SignalLoop:
         self._is_busy = False
         self._aside: set[int] = set()
         """The numbers of signals whose runs this node cannot read."""
+        self._awaited: Mapping[int, int] = {}
+        """As in ``Delivered``."""
 
     def tick(self) -> None:
         """Look, as due, and pass on what is there."""
@@ -101,17 +103,20 @@ class SignalLoop:
             self._is_busy = False
             return
         now_us = to_us(self._clock.wall())
-        operation = DeliverSignals(found.signals, now_us, self._tasks, self._paused_functions)
-        self._commits.put(operation, lambda unread: self._delivered(found.signals, unread), self._failed)
+        operation = DeliverSignals(found.signals, now_us, self._awaited, self._tasks, self._paused_functions)
+        self._commits.put(operation, lambda delivered: self._delivered(found.signals, delivered), self._failed)
 
-    def _delivered(self, sent: Sequence[SentSignal], unread: Mapping[int, str]) -> None:
+    def _delivered(self, sent: Sequence[SentSignal], delivered: Delivered) -> None:
         self._is_busy = False
-        for number, fault in unread.items():
+        for number, fault in delivered.unread.items():
             self._set_aside.note(_UNREAD, str(number), fault)
-        self._aside |= unread.keys()
-        self._set_aside.handled(_UNREAD, (str(one.number) for one in sent if one.number not in unread))
-        self._look_at = self._count_at = self._clock.monotonic()  # more may have come, and some may be refused
-        self.tick()
+        self._aside |= delivered.unread.keys()
+        self._awaited = delivered.awaited
+        gone = [one.number for one in sent if not delivered.keeps(one.number)]
+        self._set_aside.handled(_UNREAD, map(str, gone))
+        if gone or delivered.unread:  # more may have come, and some may be refused
+            self._look_at = self._count_at = self._clock.monotonic()
+            self.tick()
 
     def _failed(self, error: StoreError) -> None:
         del error  # the next look repeats it
@@ -119,11 +124,17 @@ class SignalLoop:
 
 
 async def deliver(
-    changes: RunChanges, sent: Sequence[SentSignal], joined: Mapping[int, int], operation: DeliverSignals
-) -> tuple[dict[int, str], dict[int, str]]:
-    """Signal runs; return why some signals reach none, and the faults of those whose runs cannot be read, by their numbers.
+    changes: RunChanges,
+    sent: Sequence[SentSignal],
+    joined: Mapping[int, int],
+    submitted: tuple[int, int],
+    operation: DeliverSignals,
+) -> tuple[dict[int, str], Delivered]:
+    """Signal runs; return why some signals reach none, by their numbers, and those that stay stored.
 
-    ``joined`` has the root jobs that stand for others.
+    ``joined`` has the root jobs that stand for others. ``submitted``: the oldest and the newest submission in users' own
+    transactions that were no jobs yet before the group looked for any run, 0 for none. A signal to a workflow id that reaches no
+    open run waits until those of its first attempt are jobs: one of them may be the start that was committed before it.
     """
     largest = changes.limits.largest
     fitting = [one for one in sent if len(one.input) <= largest]
@@ -137,12 +148,33 @@ async def deliver(
         if len(one.input) > largest
     }
     unread: dict[int, str] = {}
+    awaited: dict[int, int] = {}
+    oldest, newest = submitted
+    waiting: set[tuple[str, str]] = set()
+    """The runs of signals that wait."""
     for one, reached in zip(fitting, outcome, strict=True):
-        if reached.verdict == "unread":
+        newest_then = operation.awaited.get(one.number, newest)
+        if (one.namespace, one.run) in waiting:
+            if reached.verdict == "recorded":
+                raise BehindAwaitedError("a run has begun between two of its signals")
+            awaited[one.number] = newest_then
+        elif reached.verdict == "unread":
             unread[one.number] = reached.fault
+        elif reached.verdict in {"unknown", "closed"} and is_workflow_id(one) and 0 < oldest <= newest_then:
+            awaited[one.number] = newest_then
+            waiting.add((one.namespace, one.run))
         elif reached.verdict not in {"recorded", "repeated"}:
             refused[one.number] = _reason(one, reached)
-    return refused, unread
+    return refused, Delivered(unread, awaited)
+
+
+class BehindAwaitedError(Exception):
+    """A group has recorded a signal behind one that waits: it must begin anew."""
+
+
+def is_workflow_id(sent: SentSignal) -> bool:
+    """Return whether a signal names its run by a workflow id."""
+    return bool(key_of(sent.namespace, sent.run).workflow_id)
 
 
 def signal_of(sent: SentSignal) -> Signal:

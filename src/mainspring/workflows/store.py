@@ -15,7 +15,7 @@ from mainspring.storage.engine import Operation, PageQuery, Phase, Query
 from mainspring.workflows.model import UNKNOWN_BUILD, Parking, State, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Sequence
+    from collections.abc import Collection, Container, Mapping, Sequence
 
     from mainspring.access.caller import Act
     from mainspring.access.idempotency import KeyedAct
@@ -165,15 +165,30 @@ class FindSentSignals(Query[SentSignals], frozen=True):
     """Whether to read how many refused ones there are."""
 
 
+class Delivered(NamedTuple):
+    """The outcome of DeliverSignals: those of its signals that stay stored, by their numbers."""
+
+    unread: Mapping[int, str]
+    """For each signal whose run this node cannot read, the reason."""
+    awaited: Mapping[int, int]
+    """For each signal whose run may still be a submission in a user's own transaction, the newest submission that may be it."""
+
+    def keeps(self, number: int) -> bool:
+        """Return whether a signal stays stored."""
+        return number in self.unread or number in self.awaited
+
+
 class DeliverSignals(Operation):
     """Pass on sent signals that are still stored, and delete them. Those that no run takes are refused: they get a reason.
 
-    Outcome: for each signal whose run this node cannot read, by its number, the reason. It stays stored.
+    Outcome: ``Delivered``.
     """
 
     phase = Phase.SLICES
     sent: Sequence[SentSignal]
     now_us: int
+    awaited: Mapping[int, int] = msgspec.field(default_factory=dict)
+    """As in the outcome of the last attempt."""
     tasks: Container[bytes] = ()
     """As of `SignalRuns`, like ``paused``."""
     paused: Container[bytes] = ()

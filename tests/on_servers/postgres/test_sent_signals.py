@@ -13,6 +13,7 @@ from mainspring.jobs import store as job_ops
 from mainspring.jobs.model import Options, encode_options
 from mainspring.workflows import sent_signals
 from mainspring.workflows import store as ops
+from mainspring.workflows.client_signals import signal_runs
 from mainspring.workflows.history import WorkflowExecutionSignaled, WorkflowExecutionStarted
 from mainspring.workflows.model import Definition, Key, Status
 from mainspring.workflows.store import DeliverSignals, FindSentSignals, ReadHistory, ShowRun
@@ -49,9 +50,10 @@ async def sent(one: Node, *aside: int) -> ops.SentSignals:
 
 async def deliver(one: Node, found: ops.SentSignals | None = None) -> dict[int, str]:
     found = found or await sent(one)
-    (unread,) = await one.group(DeliverSignals(found.signals, NOW))
-    assert isinstance(unread, dict)
-    return unread
+    (delivered,) = await one.group(DeliverSignals(found.signals, NOW))
+    assert isinstance(delivered, ops.Delivered)
+    assert not delivered.awaited
+    return dict(delivered.unread)
 
 
 async def signals(one: Node, run: int) -> list[tuple[str, bytes]]:
@@ -280,6 +282,62 @@ def test_a_signal_of_the_same_transaction_begins_the_run_out_of_the_inbox(databa
             await deliver(one)
             assert await signals(one, 1) == [("paid", b"1")]
             assert await other.fetchval("SELECT count(*) FROM inbox") == 0
+
+    asyncio.run(test())
+
+
+def test_a_signal_waits_for_a_start_that_was_committed_before_it(database: str) -> None:
+    """Also behind a closed run of the same workflow id, and as long as other starts that were there then are no jobs."""
+
+    async def test() -> None:
+        async with node(database) as one, node(database, "n2") as two, session(database) as other:
+            closed = await begin(one, b"order-2")
+            await one.group(ops.TerminateRun(Key(run=closed), "", NOW))
+            async with other.transaction():
+                await other.fetchval("SELECT submit('order', '[5]', 'order-2')")
+                await other.execute(SIGNAL, "order-2", "paid", b"1")
+            await other.execute(SIGNAL, "order-2", "paid", b"2")
+            await other.execute(SIGNAL, "nobody", "paid", b"3")
+            found = await sent(one)
+            (delivered,) = await one.group(DeliverSignals(found.signals, NOW))
+            assert delivered == ops.Delivered({}, {one.number: 1 for one in found.signals})
+            await other.fetchval("SELECT submit('order', '[6]', 'later')")
+            assert len((await sent(one)).signals) == 3
+            await two.group(job_ops.DrainInbox(1))
+            (delivered,) = await one.group(DeliverSignals(found.signals, NOW, delivered.awaited))
+            assert delivered == ops.Delivered({}, {}), "those that are later are not awaited"
+            assert await signals(one, 1) == [("paid", b"1"), ("paid", b"2")]
+            assert await refused(other) == [("nobody", "there is no run nobody in the namespace default")]
+
+    asyncio.run(test())
+
+
+def test_no_signal_overtakes_one_that_waits(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run of two signals begins after the group has looked for that of the first one: the group begins anew."""
+    attempts = 0
+
+    async def test() -> None:
+        async with node(database) as one, node(database, "n2") as two, session(database) as other:
+            await begin(one)
+            async with other.transaction():
+                await other.fetchval("SELECT submit('order', '[5]', 'order-2')")
+                for value in (b"1", b"2"):
+                    await other.execute(SIGNAL, "order-2", "paid", value)
+
+            async def late(changes: Any, operation: ops.SignalRuns) -> Any:
+                nonlocal attempts
+                attempts += 1
+                if attempts > 1:
+                    return await signal_runs(changes, operation)
+                first, second = operation.signals
+                missed = await signal_runs(changes, ops.SignalRuns([first], NOW))
+                await two.group(job_ops.DrainInbox())
+                return missed + await signal_runs(changes, ops.SignalRuns([second], NOW))
+
+            monkeypatch.setattr(sent_signals, "signal_runs", late)
+            await deliver(one)
+            assert attempts == 2
+            assert await signals(one, 1) == [("paid", b"1"), ("paid", b"2")]
 
     asyncio.run(test())
 

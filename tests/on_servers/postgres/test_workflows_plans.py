@@ -30,7 +30,7 @@ STATEMENTS = sorted(
 )
 SMALL = {"definitions", "locks", "nodes", "refused_signals"}
 """Small tables: one row for each version of a workflow and each node, and at most a thousand signals."""
-FIRST = {"next_early", "errands", "errand_sizes", "next_runs", "sent_signals"}
+FIRST = {"next_early", "errands", "errand_sizes", "next_runs", "sent_signals", "submitted"}
 """Statements that read the next entries of an index."""
 OF_ALL_TIMES = {
     "blocks",

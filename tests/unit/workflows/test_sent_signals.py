@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from mainspring.storage.reads import SetAside
 from mainspring.testing.passing_time import ManualClock
 from mainspring.workflows.sent_signals import LOOK_INTERVAL, REFUSED_INTERVAL, SignalLoop
-from mainspring.workflows.store import DeliverSignals, FindSentSignals, SentSignal, SentSignals
+from mainspring.workflows.store import Delivered, DeliverSignals, FindSentSignals, SentSignal, SentSignals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,10 +25,10 @@ class Store:
         self.counted.append(query.counts_refused)
         done(SentSignals(self.signals, self.refused if query.counts_refused else None, 1, "no run"))
 
-    def put(self, operation: DeliverSignals, done: Callable[[dict[int, str]], None], _: object) -> None:
+    def put(self, operation: DeliverSignals, done: Callable[[Delivered], None], _: object) -> None:
         self.refused += len(operation.sent)
         self.signals = []
-        done({})
+        done(Delivered({}, {}))
 
 
 def test_refused_signals_are_counted_after_each_delivery_and_now_and_then() -> None:

@@ -31,7 +31,7 @@ from mainspring.workflows import store as ops
 from mainspring.workflows.cross_run import RecordEnd
 from mainspring.workflows.definitions import RemoveDefinition
 from mainspring.workflows.draft import tried_by
-from mainspring.workflows.sent_signals import deliver, signal_of
+from mainspring.workflows.sent_signals import BehindAwaitedError, deliver, is_workflow_id, signal_of
 from mainspring.workflows.unit import WorkflowUnit
 
 if TYPE_CHECKING:
@@ -305,6 +305,11 @@ class PostgresRuns(RunWrites, PostgresGround):
         """Return the jobs that submissions in users' own transactions have joined, by the ids of the submissions."""
         return await submitting.aliases(self._tx, jobs)
 
+    async def submitted(self) -> tuple[int, int]:
+        """Return the oldest and the newest submission in users' own transactions that are no jobs yet, 0 for none."""
+        oldest, newest = await self._sql.first("submitted")
+        return oldest, newest
+
     async def settle_sent(self, gone: Collection[int], refused: Mapping[int, str]) -> None:
         """Delete sent signals, and keep refused ones with the reasons."""
         if refused:
@@ -353,6 +358,8 @@ class PostgresWorkflowUnit(WorkflowUnit):
         """The sent signals that the group has locked."""
         self._joined: dict[int, int] = {}
         """The jobs that submissions have joined which these signals name."""
+        self._submitted = (0, 0)
+        """The oldest and the newest submission that was no job before the group looked for runs by their workflow ids."""
         self._left: dict[int, int] = {}
         """The next alarms of runs that this group was to ring, but has not locked."""
 
@@ -385,6 +392,8 @@ class PostgresWorkflowUnit(WorkflowUnit):
                     wanted.add(signal.key)
             case ops.DeliverSignals():
                 self._sent |= await self._runs.lock_sent(one.number for one in operation.sent)
+                if any(map(is_workflow_id, operation.sent)):
+                    self._submitted = await self._runs.submitted()
                 keys = [signal_of(one).key for one in operation.sent]
                 self._joined |= await self._runs.joined(key.job for key in keys)
                 for key in keys:
@@ -412,9 +421,12 @@ class PostgresWorkflowUnit(WorkflowUnit):
         if not isinstance(operation, ops.DeliverSignals):
             return await super().run(operation)
         sent = [one for one in operation.sent if one.number in self._sent]
-        refused, unread = await deliver(self._changes, sent, self._joined, operation)
-        await self._runs.settle_sent([one.number for one in sent if one.number not in unread], refused)
-        return lambda: unread
+        try:
+            refused, delivered = await deliver(self._changes, sent, self._joined, self._submitted, operation)
+        except BehindAwaitedError as error:
+            raise OvertakenError(str(error)) from error
+        await self._runs.settle_sent([one.number for one in sent if not delivered.keeps(one.number)], refused)
+        return lambda: delivered
 
     async def _ring(self, operation: ops.RingAlarms) -> Callable[[], dict[int, int]]:
         """Ring the alarms of the runs that this transaction has."""

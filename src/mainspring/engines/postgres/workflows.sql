@@ -215,6 +215,9 @@ SELECT {sent} FROM sent_signals WHERE number = ANY (ARRAY(
 -- name: lock_sent
 SELECT number FROM sent_signals WHERE number = ANY ($1::bigint[]) ORDER BY number FOR UPDATE;
 
+-- name: submitted
+SELECT coalesce((SELECT id FROM inbox ORDER BY id LIMIT 1), 0), coalesce((SELECT id FROM inbox ORDER BY id DESC LIMIT 1), 0);
+
 -- name: forget_sent
 DELETE FROM sent_signals WHERE number = ANY ($1::bigint[]);
 
