@@ -125,4 +125,4 @@ def test_runs_timers_and_schedules_of_a_killed_node_move_on_during_its_lease(
         eventually(lambda name=name: max(fired_at(n2, name)) > killed, f"{name} fires again")  # type: ignore[misc]
         times = fired_at(n2, name)
         assert len(set(times)) == len(times)
-    assert [row["name"] for row in n2.ask("nodes.list")["items"]] == ["n2"]
+    eventually(lambda: [row["name"] for row in n2.ask("nodes.list")["items"]] == ["n2"], "the term of n1 has ended")
