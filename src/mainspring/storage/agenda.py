@@ -31,6 +31,8 @@ FETCH_AHEAD = 5.0
 """Seconds before its time at which an item is fetched."""
 FETCH_INTERVAL = 2.0
 """Seconds between fetches, which find the changes of other nodes."""
+IDLE_FACTOR = 2
+"""How many times longer the interval is after a fetch that has found nothing: it stays shorter than `FETCH_AHEAD`."""
 TAKEOVER_DELAY = 0.4
 """Seconds after an item's time at which a node that is not first in line handles it."""
 RETRY_DELAY = 0.25
@@ -152,6 +154,7 @@ class Agenda(Generic[T]):
         self._next_fetch = _Alarm(timers, self.fetch)
         self._is_fetching = self._is_stale = False
         self._fetched_at = clock.monotonic()
+        self._interval = fetching.interval
         self.lateness = 0.0
         """Seconds by which the last item that this node handled was late."""
 
@@ -160,7 +163,7 @@ class Agenda(Generic[T]):
 
     def tick(self) -> None:
         """Fetch if the interval has passed, and handle due items."""
-        if self._clock.monotonic() - self._fetched_at >= self._fetching.interval:
+        if self._clock.monotonic() - self._fetched_at >= self._interval:
             self.fetch()
         self._try()  # the wall clock may have been stepped
 
@@ -184,6 +187,7 @@ class Agenda(Generic[T]):
         if self._paused():
             return
         self._queue.clear()
+        self._interval = self._fetching.interval * (1 if upcoming.due else IDLE_FACTOR)
         now_us = self._now_us()
         late_us = now_us - self._takeover_us(now_us)
         for item, at_us in upcoming.due:
@@ -217,11 +221,16 @@ class Agenda(Generic[T]):
             self._under_way.pop(name, None)
 
     def add(self, items: Iterable[tuple[T, int]]) -> None:
-        """Add items with their next times, and handle those that are due now."""
-        horizon_us = self._now_us() + to_us(self._fetching.ahead)
+        """Add items with their next times, and handle those that are due now.
+
+        Other nodes may not fetch the earliest ones before their times. This node handles them as if it were first in line.
+        """
+        now_us = self._now_us()
+        horizon_us = now_us + to_us(self._fetching.ahead)
+        unseen_us = now_us + to_us(self._fetching.interval * IDLE_FACTOR)
         for item, at_us in items:
             if at_us <= horizon_us:
-                self._enqueue(item, at_us, first=self._first(self._name(item)))
+                self._enqueue(item, at_us, first=at_us < unseen_us or self._first(self._name(item)))
             else:
                 self._fetch_at(at_us - to_us(self._fetching.ahead))
         self._try()

@@ -296,7 +296,7 @@ class FlowFleetWorld(FleetWorld, FlowStage):
 
     def left(self) -> dict[str, Position]:
         live = [account for account in self.accounts.runs.values() if account.close is None]
-        if live:
+        if live and self.can_connect():
             self.closer.close()
         left = {f"run {account.run}": Position(len(account.events)) for account in live}
         waits = [client.name for client in (*self.clients, self.closer) if client.asks or client.results]

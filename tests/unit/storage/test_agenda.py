@@ -8,7 +8,16 @@ import pytest
 
 from mainspring.clock import to_us
 from mainspring.errors import StoreUnavailableError
-from mainspring.storage.agenda import FETCH_AHEAD, FETCH_INTERVAL, LAST_PART, PAUSE, RETRY_DELAY, TAKEOVER_DELAY, Agenda
+from mainspring.storage.agenda import (
+    FETCH_AHEAD,
+    FETCH_INTERVAL,
+    IDLE_FACTOR,
+    LAST_PART,
+    PAUSE,
+    RETRY_DELAY,
+    TAKEOVER_DELAY,
+    Agenda,
+)
 from mainspring.testing import ManualClock
 from mainspring.turns_of_loop import Timers
 
@@ -206,3 +215,24 @@ def test_items_that_are_due_in_the_same_moment_have_one_turn(desk: Desk) -> None
     desk.until(2)
     assert [item for _, item in desk.done] == ["a", "b", "c"]
     assert desk.done[1][0] == desk.done[2][0]
+
+
+def test_a_node_without_due_items_fetches_less_often(desk: Desk) -> None:
+    assert FETCH_INTERVAL * IDLE_FACTOR < FETCH_AHEAD, "or items of other nodes would be found late"
+    desk.agenda.fetch()
+    desk.answer()
+    for seconds in (FETCH_INTERVAL, FETCH_INTERVAL * IDLE_FACTOR):
+        assert desk.asked == []
+        desk.until(seconds)
+        desk.agenda.tick()
+    desk.answer(("a", FETCH_INTERVAL * IDLE_FACTOR + 4))
+    desk.until(FETCH_INTERVAL * (IDLE_FACTOR + 1))
+    desk.agenda.tick()
+    assert len(desk.asked) == 1
+
+
+def test_a_node_handles_an_item_that_others_may_not_have_fetched(desk: Desk) -> None:
+    desk.agenda.add([("x", desk.us(1)), ("y", desk.us(FETCH_INTERVAL * IDLE_FACTOR + 0.5))])
+    desk.until(FETCH_INTERVAL * IDLE_FACTOR + 0.5 + TAKEOVER_DELAY - 0.01)
+    assert [item for _, item in desk.done] == ["x"], "the first in line has had time to fetch the other one"
+    assert desk.done[0][0] == pytest.approx(1, abs=0.01)
