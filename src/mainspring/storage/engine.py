@@ -56,8 +56,9 @@ class Phase(IntEnum):
     LOGS = 15
     ACCESS = 16
     SERIES = 17
-    PROBE = 18
-    READ = 19
+    EVENTS = 18
+    PROBE = 19
+    READ = 20
 
 
 class Deferred(Enum):
@@ -92,6 +93,8 @@ class Operation(msgspec.Struct, eq=False, kw_only=True):
 
     keyed: ClassVar[bool] = False
     """Whether it has an attribute ``keyed_act``: the key of the client's request, or None (`access.idempotency.KeyedAct`)."""
+    causes: ClassVar[frozenset[str]] = frozenset()
+    """The types of events that it may cause (`event_log.types`), and its method ``caused`` yields by its outcome."""
 
     rows: int = 1
     size: int = 64

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from mainspring.access.audit import recorded_acts
 from mainspring.access.idempotency import KeyedGroup
-from mainspring.engines.memory import access, jobs, queries
+from mainspring.engines.memory import access, events, jobs, queries
 from mainspring.engines.memory.jobs import PENDING, copy, delete, enter_end, forget_ended, submit
 from mainspring.engines.memory.tables import Tables
 from mainspring.errors import StoreError
@@ -26,6 +26,7 @@ from mainspring.storage.engine import Meter, Opened, Phase, Probe, has_keys, pla
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from mainspring.event_log.asked import Interests
     from mainspring.features import Feature
     from mainspring.ids import NodeId
     from mainspring.jobs.model import Job, StopRequest
@@ -177,6 +178,7 @@ class MemoryGround:
 _HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
     **jobs.HANDLERS,
     **access.HANDLERS,
+    **events.HANDLERS,
     Probe: lambda _, __: None,
 }
 
@@ -197,6 +199,11 @@ class MemoryEngine:
         self._runner = Runner(slices)
         self._tables = Tables()
         self._terms: dict[int, str] = {}
+
+    @property
+    def interests(self) -> Interests:
+        """What its groups record."""
+        return self._tables.recorded
 
     @property
     def tables(self) -> Tables:
@@ -234,7 +241,7 @@ class Runner:
     def __init__(self, slices: Sequence[Slice[Transaction]] = ()) -> None:
         self._slices = slices
         self._handlers = dict(_HANDLERS)
-        self._readers = {**queries.READERS, **access.READERS}
+        self._readers = {**queries.READERS, **access.READERS, **events.READERS}
         for one in slices:
             self._handlers |= one.handlers
             self._readers |= one.readers
@@ -274,6 +281,8 @@ class Runner:
                 handle(kind)
         if acts := recorded_acts(plan, outcomes):
             access.record(tables, acts)
+        if new_events := tables.new_events.take(plan, outcomes):
+            events.append(tables, new_events)
         if keyed is not None:
             run_synchronously(keyed.keep())
         for function in tx.commits:

@@ -14,6 +14,7 @@ import msgspec
 from mainspring.engines.memory.tables import Pending
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
+from mainspring.jobs.job_events import of_settlement
 from mainspring.jobs.model import NO_UNIQUE, RUNS, Job, Priority, State
 from mainspring.jobs.owners import AttemptEnded, Ended, Started, note
 from mainspring.jobs.rules import Event
@@ -194,6 +195,7 @@ def recover(tables: Tables, operation: ops.Recover) -> ops.Recovered:
     note_lost(settlements, lambda term: tables.nodes.get(term, ""), operation.now_us)
     for settlement in settlements:
         _settle_one(tables, settlement.job, settlement)
+        tables.new_events.add(of_settlement(settlement))
     given_back = [settlement.job for settlement in settlements if settlement.event is Event.LOSE]
     if of is not None:
         waited = [job_id for job_id, terms in tables.waits.items() if not terms.isdisjoint(of)]

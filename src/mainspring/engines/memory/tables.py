@@ -9,6 +9,7 @@ import heapq
 from bisect import bisect_left, bisect_right, insort
 from typing import TYPE_CHECKING
 
+from mainspring.event_log.asked import Interests, NewEvents
 from mainspring.jobs.model import Counts
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from mainspring.access.audit import Recorded
     from mainspring.access.store import Credential
     from mainspring.bulk.rules import BulkOperation
+    from mainspring.event_log.store import Event, StoredInterest
     from mainspring.job_logs.model import Chunk
     from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.owners import Notices
@@ -139,6 +141,16 @@ class Tables:
         self.acts: list[Recorded] = []
         """The audit, oldest first."""
         self.last_act = 0
+        self.asked_for: dict[str, StoredInterest] = {}
+        """Interests in events by their ids."""
+        self.asked_version = 0
+        self.recorded = Interests()
+        """What is asked for now."""
+        self.new_events = NewEvents(self.recorded)
+        """The events of the group under way."""
+        self.events: list[Event] = []
+        """The log of events, oldest first."""
+        self.last_event = self.swept_events = 0
         self.notices: Notices = {}
         """The events in the group under way, for the owners of jobs."""
         self.schedules: dict[str, Stored] = {}

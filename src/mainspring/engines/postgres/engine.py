@@ -20,10 +20,11 @@ from mainspring.engines.postgres.connections import connect, disconnect
 from mainspring.engines.postgres.control import DEFECT_DELAY, Control, best_effort
 from mainspring.engines.postgres.lists import READERS, Reader
 from mainspring.engines.postgres.relay import Relay
-from mainspring.engines.postgres.transaction import Nodes, load_statements
+from mainspring.engines.postgres.transaction import Nodes, Statements, load_statements
 from mainspring.engines.postgres.writer import SLOW_GROUP, Watch, Writer
-from mainspring.engines.sql import access, records
+from mainspring.engines.sql import access, events, records
 from mainspring.errors import StoreBrokenError, StoreError, StoreFencedError
+from mainspring.event_log.asked import Interests
 from mainspring.ids import Term
 from mainspring.log_limit import CauseLimit
 from mainspring.nodes.model import NodeRow
@@ -103,7 +104,8 @@ class PostgresEngine:
         self._slow = slow
         self._cluster = cluster
         self.slices = slices
-        self._readers = {**READERS, **access.READERS, **records.READERS}
+        self.interests = Interests()
+        self._readers = {**READERS, **access.READERS, **records.READERS, **events.READERS}
         for one in slices:
             self._readers |= one.readers
         self._nodes = Nodes()
@@ -152,7 +154,9 @@ class PostgresEngine:
             self._relay.listen(self._listener)
         self._sessions = control_connection.Sessions(control)
         self._membership = control_connection.Membership(control, self._address.schema, self._sessions)
-        self._writer = Writer(self._address, f"{name} groups", self._nodes, self._committed, self.slices, lifecycle)
+        self._writer = Writer(
+            self._address, f"{name} groups", self._nodes, self._committed, self.slices, lifecycle, self.interests
+        )
         connection = await control.open(self._open_timeout)
         await migrate.prepare(connection, self._address.schema, apply=self._migrate)
         self._relay.use_secret(await connection.fetchval(_SQL["secret"], "channels"))
@@ -160,6 +164,7 @@ class PostgresEngine:
         await _warn(connection)
         await partitions.maintain(connection)
         term = await self._begin(connection, node)
+        self.interests.use((await events.asked_for(Statements(connection))).at(0))
         await self._writer.begin(term, self._open_timeout)
         self._term = term
         self._reader = Reader(self._address, f"{name} reads", self._nodes, self._writer.memory, self._readers)

@@ -14,6 +14,7 @@ from mainspring.engines.postgres.lists import with_results
 from mainspring.engines.postgres.transaction import JOBS_SQL
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
+from mainspring.jobs.job_events import of_settlement
 from mainspring.jobs.model import Job, State, decode_stop_request, encode_stop_request, read_options
 from mainspring.jobs.owners import note, noticed
 from mainspring.jobs.rules import Event, Settlement
@@ -259,6 +260,8 @@ async def _recover(tx: Transaction, operation: ops.Recover) -> ops.Recovered:
     note_lost(settlements, lambda term: tx.nodes.get(term, ""), operation.now_us)
     accepted = await _settle(tx, {(one.job.id, one.job.term): one for one in settlements})
     assert len(accepted) == len(held), "their rows are locked"
+    for one in settlements:
+        tx.events.add(of_settlement(one))
     given_back = [one.job for one in settlements if one.event is Event.LOSE]
     lost, pending = ops.lost_attempts(settlements), ops.tally(given_back)
     if operation.of is None:

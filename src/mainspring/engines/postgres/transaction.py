@@ -18,6 +18,7 @@ import msgspec
 from mainspring import namespaces
 from mainspring.engines.sql import statements
 from mainspring.engines.sql.statements import STATES, Values
+from mainspring.event_log.asked import Interests, NewEvents
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs import rules
 from mainspring.jobs.model import NO_UNIQUE, Job, Options, State, counted_as, decode_options, encode_options
@@ -55,7 +56,7 @@ _DIALECT: Final[statements.Dialect] = {
     "index": lambda _: "",
 }
 
-SQL_FILES: Final = ("access.sql", "records.sql", "bulk.sql", "schedules.sql", "workflows.sql")
+SQL_FILES: Final = ("access.sql", "records.sql", "bulk.sql", "schedules.sql", "workflows.sql", "events.sql")
 
 SQL: Final = statements.load(__package__, SQL_FILES, _DIALECT)
 """The statements of shared slices, by name."""
@@ -229,6 +230,7 @@ class Transaction:
         nodes: Nodes,
         memory: Memory,
         lifecycle: JobLifecycle | None = None,
+        interests: Interests | None = None,
     ) -> None:
         self.connection = connection
         self.sql = Statements(connection)
@@ -248,6 +250,9 @@ class Transaction:
         self._tables: dict[Any, Any] = {}
         self.notices: Notices = {}
         """The events in this group that the owners of jobs have not followed yet."""
+        self.interests = interests or Interests()
+        self.events = NewEvents(self.interests)
+        """The events of this group."""
         self.lifecycle = lifecycle
         """The node's side of jobs that the group creates itself."""
 

@@ -68,8 +68,10 @@ from mainspring.engines.postgres.connections import LOG_INTERVAL, Verdict, conne
 from mainspring.engines.postgres.transaction import JOBS_SQL, Functions, Memory, Nodes, Transaction, load_statements
 from mainspring.engines.postgres.warm_runs import NoStore, NotWarmError
 from mainspring.engines.postgres.workflows import PostgresWorkflowSlice
-from mainspring.engines.sql import access, records
+from mainspring.engines.sql import access, events, records
 from mainspring.errors import StoreError, StoreFencedError
+from mainspring.event_log import types
+from mainspring.event_log.store import Numbered, NumberEvents
 from mainspring.jobs import store as ops
 from mainspring.jobs.owners import owner
 from mainspring.jobs.rules import Event
@@ -83,6 +85,7 @@ if TYPE_CHECKING:
     from mainspring.engines.postgres.control import Control
     from mainspring.engines.postgres.submitting import New
     from mainspring.engines.postgres.warm_runs import WarmGroup
+    from mainspring.event_log.asked import Interests
     from mainspring.jobs.rules import Settlement
     from mainspring.jobs.slices import JobLifecycle
     from mainspring.storage.engine import Plan
@@ -95,6 +98,14 @@ async def probe(tx: Transaction, operations: Sequence[Probe]) -> list[None]:
         # The server's own text for a statement that needs the right: one cause has one text.
         raise asyncpg.InsufficientPrivilegeError(f"permission denied for table {withheld}")
     return [None] * len(operations)
+
+
+async def number_events(tx: Transaction, operations: Sequence[NumberEvents]) -> list[Numbered]:
+    """Give numbers to events, in the order of their causes."""
+    limit = max(one.limit for one in operations)
+    await tx.sql.first("lock_event_ends")
+    number = (await tx.sql.first("number_events", limit) or (0,))[0]
+    return [Numbered(number, number >= limit)] * len(operations)
 
 
 if TYPE_CHECKING:
@@ -133,6 +144,8 @@ HANDLERS: Final[dict[type[Operation], Handler]] = {
     **claiming.RESOURCE_HANDLERS,
     **access.HANDLERS,
     **records.HANDLERS,
+    **events.HANDLERS,
+    NumberEvents: number_events,
     Probe: probe,
 }
 
@@ -167,6 +180,8 @@ class Runner:
                 await self._run(tx, kind, placed, outcomes)
         if acts := recorded_acts(plan, outcomes):
             await access.record(tx.sql, acts)
+        if new_events := tx.events.take(plan, outcomes):
+            await events.append(tx.sql, new_events)
         if keyed is not None:
             await keyed.keep()
         return outcomes
@@ -214,6 +229,7 @@ class Writer:
         committed: Callable[[Transaction], object],
         slices: Sequence[Slice[Transaction]],
         lifecycle: JobLifecycle | None,
+        interests: Interests,
     ) -> None:
         """``committed`` is called with each committed transaction, before the outcomes are reported."""
         self.runner = Runner(slices)
@@ -225,6 +241,7 @@ class Writer:
         """The handlers' memory between groups."""
         self._committed = committed
         self._lifecycle = lifecycle
+        self._interests = interests
         self._connection: Connection[Record] | None = None
         self._term = 0
         self._number = 0
@@ -338,7 +355,8 @@ class Writer:
         """Return the transaction for one attempt on a connection."""
         self._functions.use(connection)
         self._nodes.use(connection)
-        return Transaction(connection, self._term, self._functions, self._nodes, self.memory, self._lifecycle)
+        use = (self.memory, self._lifecycle, self._interests)
+        return Transaction(connection, self._term, self._functions, self._nodes, *use)
 
     def transaction_without_store(self, connection: Connection[Record]) -> Transaction:
         """Return the transaction of a warm group."""
@@ -525,6 +543,8 @@ async def compose(tx: Transaction, plan: Plan, size: int, number: int) -> FastPa
     """Return a group as one statement, with its counts noted in ``tx``; None if the group does not qualify."""
     if not KINDS.issuperset(plan):
         return None
+    if types.SUCCEEDED in tx.events.asked.types and ops.Settle in plan:
+        return None  # the statement writes no events
     settlements = _settlements(tx, plan)
     new_jobs = None if settlements is None else _new_jobs(tx, plan)
     if settlements is None or new_jobs is None:

@@ -21,6 +21,7 @@ from mainspring.storage.engine import Operation, Query, statements_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from mainspring.event_log.asked import Interests
     from mainspring.jobs.slices import JobLifecycle
     from mainspring.storage.engine import Meter
 
@@ -59,9 +60,16 @@ class Statements(Protocol):
 class Transaction(Protocol):
     """A transaction of a SQL store, or a read."""
 
+    commits: list[Callable[[], object]]
+    """Functions to call on the node's thread once it is committed."""
+
     @property
     def sql(self) -> Statements:
         """Its statements."""
+
+    @property
+    def interests(self) -> Interests:
+        """What its node records of events."""
 
     async def load_nodes(self, ids: Iterable[int]) -> None:
         """Load the nodes of these jobs' terms; call it before a job or its number is returned: handles need both."""

@@ -14,7 +14,7 @@ import structlog
 
 from mainspring.access.audit import recorded_acts
 from mainspring.access.idempotency import KeyedGroup
-from mainspring.engines.sql import access, records
+from mainspring.engines.sql import access, events, records
 from mainspring.engines.sqlite import (
     claiming,
     jobs,
@@ -25,6 +25,8 @@ from mainspring.engines.sqlite.statements import SQL, synchronous
 from mainspring.engines.sqlite.store_file import FileLock, Folding
 from mainspring.engines.sqlite.transaction import Transaction, explain, full_at_start
 from mainspring.errors import StoreBrokenError, StoreError, StoreFullError
+from mainspring.event_log.asked import Interests
+from mainspring.event_log.store import Numbered, NumberEvents
 from mainspring.ids import Term
 from mainspring.jobs.slices import Units, concerns
 from mainspring.storage.commit_queue import LOCK_RETRY_DELAYS
@@ -47,10 +49,16 @@ def probe(tx: Transaction, operations: Sequence[Probe]) -> list[None]:
     return [None] * len(operations)
 
 
+async def _number(_: Transaction, operations: Sequence[NumberEvents]) -> list[Numbered]:
+    """Do nothing: events get their numbers as they are written."""
+    return [Numbered(0, more=False)] * len(operations)
+
+
 _HANDLERS: dict[type[Operation], Callable[[Any, Any], Sequence[Any]]] = {
     **jobs.HANDLERS,
     **claiming.RESOURCE_HANDLERS,
-    **{kind: synchronous(handler) for kind, handler in (access.HANDLERS | records.HANDLERS).items()},
+    **{kind: synchronous(handler) for kind, handler in (access.HANDLERS | records.HANDLERS | events.HANDLERS).items()},
+    NumberEvents: synchronous(_number),
     Probe: probe,
 }
 THREAD_ROWS = 64
@@ -89,11 +97,12 @@ class SqliteEngine:
         self._thread_rows = thread_rows
         self.slices = slices
         self._handlers = dict(_HANDLERS)
-        self._readers = {**READERS, **access.READERS, **records.READERS}
+        self._readers = {**READERS, **access.READERS, **records.READERS, **events.READERS}
         for one in slices:
             self._handlers |= one.handlers
             self._readers |= one.readers
         self._kinds = self._handlers.keys() | {kind for one in slices for kind in one.writes}
+        self.interests = Interests()
         self._connection: apsw.Connection | None = None
         self._work: queue.SimpleQueue[tuple[list[Any], Committed] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -166,7 +175,8 @@ class SqliteEngine:
         ((term,),) = cursor.execute(SQL["next_term"], (node,))
         terms = dict(cursor.execute(SQL["terms"]))
         cursor.execute("COMMIT")
-        self._tx = Transaction(cursor, term, terms, self._lifecycle)
+        self._tx = Transaction(cursor, term, terms, self._lifecycle, self.interests)
+        self.interests.use(run_synchronously(events.asked_for(self._tx.sql)).at(0))
         return Opened(Term(term), terms)
 
     # ---- committing ----
@@ -309,6 +319,8 @@ class SqliteEngine:
                 self._run_kind(kind, placed, outcomes)
         if acts := recorded_acts(plan, outcomes):
             run_synchronously(access.record(self._tx.sql, acts))
+        if new_events := self._tx.events.take(plan, outcomes):
+            run_synchronously(events.append(self._tx.sql, new_events))
         if keyed is not None:
             run_synchronously(keyed.keep())
         return outcomes

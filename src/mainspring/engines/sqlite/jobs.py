@@ -14,6 +14,7 @@ from mainspring.engines.sqlite import claiming, transaction
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
+from mainspring.jobs.job_events import of_settlement
 from mainspring.jobs.model import RUNS, Job, State, decode_stop_request, encode_stop_request, read_options
 from mainspring.jobs.owners import Ended, note, noticed
 from mainspring.jobs.rules import Event
@@ -349,6 +350,8 @@ def _recover(tx: Transaction, own_term: int, now_us: int) -> ops.Recovered:
     note_lost(settlements, lambda term: tx.nodes.get(term, ""), now_us)
     recovered = _settle_all(tx, settlements)
     assert recovered, "nothing else writes in this transaction"
+    for settlement in settlements:
+        tx.events.add(of_settlement(settlement))
     given_back = [settlement.job for settlement in settlements if settlement.event is Event.LOSE]
     return ops.Recovered(len(given_back), ops.tally(given_back), lost=ops.lost_attempts(settlements))
 

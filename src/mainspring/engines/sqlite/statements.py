@@ -23,6 +23,7 @@ SQL_FILES: Final = (
     "records.sql",
     "access.sql",
     "bulk.sql",
+    "events.sql",
 )
 
 

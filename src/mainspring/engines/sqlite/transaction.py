@@ -23,6 +23,7 @@ from mainspring.errors import (
     StoreFullError,
     StoreUnavailableError,
 )
+from mainspring.event_log.asked import Interests, NewEvents
 from mainspring.jobs.model import NO_UNIQUE, Job, State, counted_as, decode_options, encode_options, read_options
 from mainspring.private_data import refusal_reason
 
@@ -328,7 +329,14 @@ def stored_jobs(
 class Transaction:
     """A cursor in an open transaction, the functions' numbers, the changes of the counts, and the group's notices."""
 
-    def __init__(self, cursor: apsw.Cursor, term: int, nodes: dict[int, str], lifecycle: JobLifecycle | None) -> None:
+    def __init__(
+        self,
+        cursor: apsw.Cursor,
+        term: int,
+        nodes: dict[int, str],
+        lifecycle: JobLifecycle | None,
+        interests: Interests | None = None,
+    ) -> None:
         self.cursor = cursor
         self.sql = Statements(cursor)
         self.term = term
@@ -341,6 +349,9 @@ class Transaction:
         self._deltas: dict[tuple[int, int, int], int] = {}
         self.notices: Notices = {}
         """The events in the group under way that the owners of jobs have not followed yet."""
+        self.interests = interests or Interests()
+        self.events = NewEvents(self.interests)
+        """The events of the group under way."""
         self.large: list[list[Job]] = []
         """Jobs whose large results are still to be read, in one list per id."""
         self.stopping: set[int] = set()
@@ -380,6 +391,7 @@ class Transaction:
         """Discard the state of the transaction."""
         self._deltas.clear()
         self.notices.clear()
+        self.events.clear()
         self.large.clear()
         self.catalogue = None
         self.functions.forget()

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from mainspring.access.audit import Acting
+from mainspring.event_log import types
+from mainspring.jobs.job_events import by, of_job, of_settlement
 from mainspring.jobs.model import State
 from mainspring.namespaces import DEFAULT
 from mainspring.storage.engine import Operation, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Iterator, Sequence
 
     from mainspring.access.caller import Act
     from mainspring.access.idempotency import KeyedAct
+    from mainspring.event_log.asked import NewEvent
     from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.rules import Settlement
 
@@ -114,10 +117,17 @@ class Settle(Operation):
 
     phase = Phase.SETTLE
     brings_jobs = True
+    causes = types.JOBS - {types.RETRIED}
     settlements: list[Settlement]
 
     def __post_init__(self) -> None:
         self.rows = len(self.settlements)
+
+    def caused(self, outcome: Container[int]) -> Iterator[NewEvent]:
+        """Yield the events of the recorded settlements."""
+        for one in self.settlements:
+            if one.job.id not in outcome and (event := of_settlement(one)) is not None:
+                yield event
 
 
 class Cancel(Acting):
@@ -125,6 +135,7 @@ class Cancel(Acting):
 
     phase = Phase.CANCEL
     is_request = True
+    causes = frozenset({types.CANCELLED})
     id: int
     error: bytes
     now_us: int
@@ -135,6 +146,14 @@ class Cancel(Acting):
         if self.act is None or outcome.job is None or outcome.before > State.PENDING:
             return None
         return replace(self.act, before=State(outcome.before).name.lower(), after="cancelled")
+
+    def caused(self, outcome: Cancelled) -> Iterator[NewEvent]:
+        """Yield the event of a job that was cancelled."""
+        job = outcome.job
+        if job is not None and outcome.before <= State.PENDING:
+            event = of_job(types.CANCELLED, job, self.error, by=by(self.act))
+            if event is not None:
+                yield event
 
 
 class RequestStop(Acting):
@@ -173,6 +192,7 @@ class Redrive(Acting):
 
     phase = Phase.REDRIVE
     is_request = True
+    causes = frozenset({types.RETRIED})
     id: int
     function: bytes = b""
     namespace: str = DEFAULT
@@ -185,6 +205,13 @@ class Redrive(Acting):
     def recorded(self, outcome: Redriven) -> Act | None:
         """Return the act, if the job was put back."""
         return self.act if outcome.redriven else None
+
+    def caused(self, outcome: Redriven) -> Iterator[NewEvent]:
+        """Yield the event of a job that was put back."""
+        if outcome.redriven and outcome.job is not None:
+            event = of_job(types.RETRIED, outcome.job, due_us=self.due_us, by=by(self.act))
+            if event is not None:
+                yield event
 
 
 class Redriven(NamedTuple):
@@ -207,6 +234,7 @@ class Reschedule(Acting):
 
     phase = Phase.CANCEL
     is_request = True
+    causes = frozenset({types.SNOOZED})
     id: int
     now_us: int
     due_us: int | None = None
@@ -217,6 +245,19 @@ class Reschedule(Acting):
     def recorded(self, outcome: Rescheduled) -> Act | None:
         """Return the act, if the job waited."""
         return self.act if outcome.job is not None and outcome.before <= State.PENDING else None
+
+    def caused(self, outcome: Rescheduled) -> Iterator[NewEvent]:
+        """Yield the event of a waiting job that was postponed; one that begins sooner has none."""
+        job = outcome.job
+        if (
+            job is not None
+            and outcome.before <= State.PENDING
+            and self.due_us is not None
+            and self.due_us > self.now_us
+        ):
+            event = of_job(types.SNOOZED, job, due_us=self.due_us, by=by(self.act))
+            if event is not None:
+                yield event
 
 
 class Rescheduled(NamedTuple):
@@ -326,11 +367,18 @@ class Wake(Operation):
     """
 
     phase = Phase.WAKE
+    causes = frozenset({types.EXPIRED})
     now_us: int
     limit: int = 1000
 
     def __post_init__(self) -> None:
         self.rows = self.limit
+
+    def caused(self, outcome: Woken) -> Iterator[NewEvent]:
+        """Yield the events of the jobs that expired."""
+        for job, _ in outcome.expired:
+            if (event := of_job(types.EXPIRED, job)) is not None:
+                yield event
 
 
 class Woken(NamedTuple):

@@ -1,0 +1,28 @@
+-- name: log_ends
+SELECT last, swept, asked FROM event_ends;
+
+-- name: append_events
+INSERT INTO new_events (namespace, type, function, subject, job, fields) {rows(text, text, text, text, bigint, bytea)};
+
+-- The lock comes first, in a statement of its own: the next one then sees the numbers of whoever had it before.
+-- name: lock_event_ends
+SELECT last FROM event_ends FOR UPDATE;
+
+-- name: number_events
+WITH taken AS (
+    DELETE FROM new_events WHERE place = ANY (ARRAY(SELECT place FROM new_events ORDER BY place LIMIT $1))
+    RETURNING place, at_us, namespace, type, function, subject, job, fields
+), numbered AS (
+    INSERT INTO events (number, at_us, namespace, type, function, subject, job, fields)
+    SELECT (SELECT last FROM event_ends) + row_number() OVER (ORDER BY place), at_us, namespace, type, function, subject, job, fields
+    FROM taken
+    RETURNING number
+), total AS (SELECT count(*) AS number FROM numbered)
+UPDATE event_ends SET last = last + total.number FROM total WHERE total.number > 0
+RETURNING total.number;
+
+-- name: swept_until
+SELECT max(number) FROM (
+    SELECT number FROM events
+    WHERE at_us < $1 OR number <= (SELECT last FROM event_ends) - $2
+    ORDER BY number LIMIT $3) AS old;

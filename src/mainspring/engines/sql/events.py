@@ -1,0 +1,104 @@
+"""The event log: what is asked for, the events, and their numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mainspring.engines.sql.statements import LARGEST
+from mainspring.event_log.store import (
+    AskedFor,
+    AskEvents,
+    Event,
+    ListEvents,
+    LogEnds,
+    Numbered,
+    NumberEvents,
+    ShowAsked,
+    ShowLogEnds,
+    StoredInterest,
+    SweepEvents,
+    encode_interest,
+    event_of,
+    interest_of,
+    list_events,
+    row_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mainspring.engines.sql.statements import Handlers, Readers, Statements, Transaction
+    from mainspring.event_log.asked import NewEvent
+    from mainspring.storage.engine import Meter, Page
+
+
+async def append(sql: Statements, events: Sequence[NewEvent]) -> None:
+    """Write new events, in their order."""
+    await sql.many("append_events", map(row_of, events))
+
+
+async def _ask(tx: Transaction, operations: Sequence[AskEvents]) -> list[AskedFor]:
+    sql = tx.sql
+    for one in operations:
+        await sql.execute("count_asked")  # on a shared store, the row is locked from here on
+        await sql.execute("remove_ended_interests", one.now_us)
+        await sql.execute("remove_interests", sql.among(one.removed))
+        saved = {row.id: row for row in one.saved}.values()
+        await sql.many("save_interests", [(row.id, row.until_us, encode_interest(row.interest)) for row in saved])
+    new = await asked_for(sql)
+    asked = new.at(max(one.now_us for one in operations))
+    tx.commits.append(lambda: tx.interests.use(asked))
+    return [new] * len(operations)
+
+
+async def asked_for(sql: Statements) -> AskedFor:
+    """Return all that is asked for."""
+    ends = await _ends(sql)
+    found = [(name, interest_of(stored), until_us) for name, until_us, stored in await sql.fetch("interests")]
+    readable = [StoredInterest(name, one, until_us) for name, one, until_us in found if one is not None]
+    return AskedFor(ends.asked, readable, len(found) - len(readable))
+
+
+async def _ends(sql: Statements) -> LogEnds:
+    return LogEnds(*await sql.first("log_ends"))
+
+
+async def _sweep(tx: Transaction, operations: Sequence[SweepEvents]) -> list[int]:
+    outcomes = []
+    for one in operations:
+        row = await tx.sql.first("swept_until", one.before_us, one.most, one.limit)
+        until = 0 if row is None or row[0] is None else row[0]
+        if until:
+            await tx.sql.execute("note_swept", until)
+        outcomes.append(await tx.sql.execute("sweep_events", until) if until else 0)
+    return outcomes
+
+
+async def _show_asked(tx: Transaction, _: ShowAsked, __: Meter) -> AskedFor:
+    return await asked_for(tx.sql)
+
+
+async def _show_ends(tx: Transaction, _: ShowLogEnds, __: Meter) -> LogEnds:
+    return await _ends(tx.sql)
+
+
+async def _list(tx: Transaction, query: ListEvents, meter: Meter) -> Page[Event]:
+    of_job = query.job is not None
+    name = ("events_of_job" if of_job else "events") + ("_backward" if query.backward else "")
+    outside = LARGEST if query.backward else 0
+    which = (query.job,) if of_job else ()
+
+    async def read(after: int | None, most: int) -> Sequence[Event]:
+        rows = await tx.sql.fetch(name, outside if after is None else after, most, *which)
+        return [event_of(row) for row in rows]
+
+    page = await list_events(query, meter, read)
+    await tx.load_nodes(event.job for event in page.items if event.job)
+    return page
+
+
+HANDLERS: Final[Handlers] = {AskEvents: _ask, SweepEvents: _sweep}
+"""Each engine has its own of `NumberEvents`."""
+READERS: Final[Readers] = {ShowAsked: _show_asked, ShowLogEnds: _show_ends, ListEvents: _list}
+
+__all__ = ["HANDLERS", "READERS", "NumberEvents", "Numbered", "append"]

@@ -1,0 +1,35 @@
+-- name: count_asked
+UPDATE event_ends SET asked = asked + 1;
+
+-- name: interests
+SELECT id, until_us, interest FROM interests ORDER BY id;
+
+-- name: remove_ended_interests
+DELETE FROM interests WHERE until_us > 0 AND until_us <= $1;
+
+-- name: remove_interests
+DELETE FROM interests WHERE id {among($1, text)};
+
+-- name: save_interests
+INSERT INTO interests (id, until_us, interest) {rows(text, bigint, bytea)}
+ON CONFLICT (id) DO UPDATE SET until_us = excluded.until_us, interest = excluded.interest;
+
+-- name: events
+SELECT number, at_us, namespace, type, function, subject, job, fields FROM events WHERE number > $1 ORDER BY number LIMIT $2;
+
+-- name: events_backward
+SELECT number, at_us, namespace, type, function, subject, job, fields FROM events WHERE number < $1 ORDER BY number DESC LIMIT $2;
+
+-- name: events_of_job
+SELECT number, at_us, namespace, type, function, subject, job, fields FROM events
+WHERE job = $3 AND job > 0 AND number > $1 ORDER BY job, number LIMIT $2;
+
+-- name: events_of_job_backward
+SELECT number, at_us, namespace, type, function, subject, job, fields FROM events
+WHERE job = $3 AND job > 0 AND number < $1 ORDER BY job DESC, number DESC LIMIT $2;
+
+-- name: note_swept
+UPDATE event_ends SET swept = $1 WHERE swept < $1;
+
+-- name: sweep_events
+DELETE FROM events WHERE number <= $1;

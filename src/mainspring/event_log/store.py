@@ -1,0 +1,236 @@
+"""The port of the event log: its operations on a store, with their outcomes, and its queries.
+
+An event is written in the transaction of its cause, and gets its number there or, on a store whose transactions commit side by
+side, a moment later (`NumberEvents`): a reader that goes on behind a number must not miss an event whose transaction was slower.
+The events of one job are numbered in the order of their causes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from mainspring.event_log.asked import Asked, Interest
+from mainspring.namespaces import ANY
+from mainspring.sizes import CANNOT_READ
+from mainspring.storage.engine import Operation, Page, PageQuery, Phase, Query, Sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+    from mainspring.event_log.asked import Interests, NewEvent
+    from mainspring.event_log.types import Fields
+    from mainspring.storage.engine import Meter
+
+
+class Event(msgspec.Struct, frozen=True):
+    """An event in the log."""
+
+    number: int
+    """Its place: later events have higher numbers. Some numbers have no event."""
+    at_us: int
+    """When its cause happened, in microseconds of wall time, by the store's clock."""
+    namespace: str
+    type: str
+    function: str
+    """The text of the function or of the workflow that it is about; empty if it is about none."""
+    subject: str
+    """The object that it is about; empty for a job."""
+    job: int
+    """The number of the job that it is about; 0 if it is about none."""
+    fields: Mapping[str, Any]
+    """By their names; `event_log.types` has those of each type. A field that is left out has its default."""
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(dict[str, Any]).decode
+
+
+def encode_fields(fields: Fields) -> bytes:
+    """Return the stored form of the fields of an event."""
+    return _encode(fields)
+
+
+def row_of(event: NewEvent) -> tuple[str, str, str, str, int, bytes]:
+    """Return the columns of a new event: namespace, type, function, subject, job, fields."""
+    return event.namespace, event.type, event.function, event.subject, event.job, encode_fields(event.fields)
+
+
+def event_of(row: Sequence[Any]) -> Event:
+    """Return a stored event; one without fields if they cannot be read: one row must not break the log."""
+    try:
+        fields = _decode(row[7])
+    except CANNOT_READ:
+        fields = {}
+    return Event(row[0], row[1], row[2], row[3], row[4], row[5], row[6], fields)
+
+
+class StoredInterest(NamedTuple):
+    """An interest in a store."""
+
+    id: str
+    interest: Interest
+    until_us: int = 0
+    """When it ends, in microseconds of wall time; 0: when it is removed."""
+
+
+def encode_interest(interest: Interest) -> bytes:
+    """Return the stored form of an interest."""
+    return _encode(interest)
+
+
+_decode_interest: Final = msgspec.msgpack.Decoder(Interest).decode
+
+
+def interest_of(stored: bytes) -> Interest | None:
+    """Return a stored interest; None if this version cannot read it: the others stay asked for."""
+    try:
+        return _decode_interest(stored)
+    except CANNOT_READ:
+        return None
+
+
+class AskedFor(NamedTuple):
+    """All that is asked for, as a store has it."""
+
+    version: int
+    """The number of changes so far."""
+    interests: list[StoredInterest]
+    unread: int = 0
+    """Interests that this version cannot read."""
+
+    def at(self, now_us: int) -> Asked:
+        """Return what is asked for at a time."""
+        live = [one.interest for one in self.interests if not 0 < one.until_us <= now_us]
+        return Asked(live, self.version)
+
+
+class AskEvents(Operation):
+    """Save interests, and remove others by their ids. Interests that have ended at ``now_us`` are removed as well.
+
+    This node records the events of each cause that begins after the outcome. Outcome: `AskedFor`, as it is afterwards.
+    """
+
+    phase = Phase.EVENTS
+    now_us: int
+    saved: Sequence[StoredInterest] = ()
+    removed: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        self.rows = len(self.saved) + len(self.removed)
+
+
+class NumberEvents(Operation):
+    """Number events that have none, in the order of their causes, up to a limit. Outcome: `Numbered`."""
+
+    phase = Phase.EVENTS
+    limit: int = 1000
+
+    def __post_init__(self) -> None:
+        self.rows = self.limit
+        self.urgent = False
+
+
+class Numbered(NamedTuple):
+    """The outcome of `NumberEvents`."""
+
+    number: int
+    """How many events got a number."""
+    more: bool
+    """Whether there may be more without one."""
+
+
+class SweepEvents(Operation):
+    """Delete events of before a time, and the oldest ones of more than ``most``; at most ``limit``. Outcome: how many."""
+
+    phase = Phase.EVENTS
+    before_us: int
+    most: int
+    limit: int = 1000
+
+    def __post_init__(self) -> None:
+        self.rows = self.limit
+        self.urgent = False
+
+
+class ShowAsked(Query[AskedFor], frozen=True):
+    """Read all that is asked for."""
+
+    is_small = True
+
+
+class LogEnds(NamedTuple):
+    """The ends of the log."""
+
+    last: int
+    """The highest number so far; 0 if there was no event yet."""
+    swept: int
+    """The highest number that was deleted: a reader that goes on behind a lower one has missed events."""
+    asked: int
+    """`AskedFor.version`."""
+
+
+class ShowLogEnds(Query[LogEnds], frozen=True):
+    """Read the ends of the log."""
+
+    is_small = True
+
+
+class ListEvents(PageQuery[Event], frozen=True, kw_only=True):
+    """List events behind a number, the oldest first; or with ``backward`` those before one, the newest first."""
+
+    namespace: str = ANY
+    """A namespace; empty: all of them."""
+    types: frozenset[str] | None = None
+    function: str | None = None
+    tag: str | None = None
+    job: int | None = None
+    subject: str | None = None
+    backward: bool = False
+
+    def matches(self, event: Event) -> bool:
+        """Return whether an event matches the query."""
+        return (
+            self.namespace in {ANY, event.namespace}
+            and (self.types is None or event.type in self.types)
+            and (self.function is None or event.function == self.function)
+            and (self.subject is None or event.subject == self.subject)
+            and (self.job is None or event.job == self.job)
+            and (self.tag is None or self.tag in event.fields.get("tags", ()))
+        )
+
+
+PART: Final = 500
+"""Rows that are read at a time."""
+
+
+async def list_events(
+    query: ListEvents, meter: Meter, read: Callable[[int | None, int], Awaitable[Sequence[Event]]]
+) -> Page[Event]:
+    """Answer a query. ``read`` returns at most a number of events behind a place (None: from the end), in the query's order."""
+    found: list[Event] = []
+    place, searched_us = query.after, 0
+    sizes = Sizes(query)
+    while rows := sizes.part(min(meter.part(), PART)):
+        part = await read(place, rows)
+        meter.spend(rows)
+        is_spent = sizes.add(part)
+        for event in part:
+            if query.matches(event):
+                found.append(event)
+                if len(found) == query.limit:
+                    return Page(found, event.number, event.at_us, sizes.used)
+        if len(part) < rows:
+            return Page(found, size=sizes.used)
+        place, searched_us = part[-1].number, part[-1].at_us
+        if is_spent:
+            break
+    return Page(found, place, searched_us, sizes.used)
+
+
+class EventEngine(Protocol):
+    """An engine that keeps events."""
+
+    interests: Interests
+    """What its transactions record. An `AskEvents` changes it after its commit."""

@@ -1,0 +1,84 @@
+"""Events about jobs: those that operations cause, by their outcomes.
+
+A decision of a workflow is no job of a user, and a job that stands for a run ends with the run: both have no events of jobs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from mainspring.event_log import types
+from mainspring.event_log.asked import NewEvent
+from mainspring.event_log.types import JobFields
+from mainspring.jobs.model import DECISIONS, RUNS, decode_failure
+from mainspring.jobs.rules import Event, Outcome
+from mainspring.namespaces import name_text, split
+from mainspring.sizes import FAILURE_LINE, shorten
+
+if TYPE_CHECKING:
+    from mainspring.access.caller import Act
+    from mainspring.jobs.model import Job
+    from mainspring.jobs.rules import Settlement
+
+_TYPES: Final = {
+    Event.SUCCEED: types.SUCCEEDED,
+    Event.FAIL: types.FAILED,
+    Event.RETRY: types.ATTEMPT_FAILED,
+    Event.LOSE: types.ATTEMPT_FAILED,
+    Event.SNOOZE: types.SNOOZED,
+    Event.CANCEL: types.CANCELLED,
+    Event.EXPIRE: types.EXPIRED,
+}
+"""The types of the ends of attempts. A job that was given back, without an attempt, has none."""
+
+
+def of_settlement(settlement: Settlement) -> NewEvent | None:
+    """Return the event of a settlement that was recorded; None if it has none."""
+    name = _TYPES.get(settlement.event)
+    if name is None or (settlement.event is Event.LOSE and settlement.outcome is None):
+        return None  # a lost node had the job, but perhaps no worker
+    fields: dict[str, Any] = {"attempt": settlement.counted}
+    if name == types.ATTEMPT_FAILED:
+        fields["lost"] = settlement.outcome is Outcome.LOST
+    return of_job(
+        name,
+        settlement.job,
+        settlement.error or (b"" if settlement.event is Event.SUCCEED else settlement.job.error),
+        worker=settlement.worker,
+        ran_us=settlement.ran_us,
+        due_us=settlement.due_us,
+        **fields,
+    )
+
+
+def of_job(name: str, job: Job, error: bytes = b"", **fields: Any) -> NewEvent | None:
+    """Return an event about a job; None if the job has no events."""
+    options = job.options
+    namespace, function = split(job.function)
+    if function.startswith(DECISIONS) or job.term == RUNS:
+        return None
+    tags: tuple[str, ...] = ()
+    if options is not None:
+        tags = options.tags
+        if options.schedule is not None:
+            fields["schedule"] = options.schedule
+        if options.run is not None:
+            fields["run"] = options.run[0]
+    if error:
+        found = decode_failure(error)
+        fields["error_type"], fields["error"] = found.type, shorten(found.message.partition("\n")[0], FAILURE_LINE.most)
+    fields.setdefault("attempt", job.attempt)
+    return NewEvent(
+        name,
+        namespace,
+        name_text(function),
+        "",
+        job.id,
+        JobFields(tags=tags, key=name_text(job.key), **fields),
+        tags,
+    )
+
+
+def by(act: Act | None) -> str:
+    """Return the name of the caller of an act; empty if there is none."""
+    return "" if act is None else act.who

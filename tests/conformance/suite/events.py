@@ -1,0 +1,277 @@
+"""The log of events: what is recorded, numbered, read and deleted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec.structs import replace
+
+from mainspring.access.caller import Act
+from mainspring.event_log import types
+from mainspring.event_log.asked import Interest
+from mainspring.event_log.store import (
+    AskedFor,
+    AskEvents,
+    Event,
+    ListEvents,
+    NumberEvents,
+    ShowAsked,
+    ShowLogEnds,
+    StoredInterest,
+    SweepEvents,
+)
+from mainspring.event_log.types import types_of
+from mainspring.jobs import rules
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import Options, State, failure
+from mainspring.jobs.rules import Settlement
+from mainspring.namespaces import key
+from mainspring.storage.engine import Budget
+from tests.conformance.suite.driver import NOW, Make, Store, done, released
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mainspring.jobs.model import Job
+
+ERROR = failure("ValueError", "no such bank\nat all")
+LATER = NOW + 60_000_000
+ACT = Act("jobs.retry", "ann")
+
+
+def ask(store: Store, *patterns: str, name: str = "one", until_us: int = 0, **criteria: Any) -> AskedFor:
+    """Ask for events of some types."""
+    interest = Interest(types_of(patterns or ("*",)), **criteria)
+    (asked,) = store.group(AskEvents(now_us=NOW, saved=[StoredInterest(name, interest, until_us)]))
+    assert isinstance(asked, AskedFor)
+    return asked
+
+
+def numbered(store: Store, **criteria: Any) -> list[Event]:
+    """Number the events, and return all that match."""
+    while store.group(NumberEvents(limit=3))[0].more:
+        pass
+    return store.all_of(ListEvents(limit=10_000, **criteria))
+
+
+def told(store: Store, **criteria: Any) -> list[tuple[str, int]]:
+    """Return the types of the events with the jobs that they are about."""
+    return [(event.type, event.job) for event in numbered(store, **criteria)]
+
+
+def failed(job: Job, *, retry: bool = False) -> Settlement:
+    """Return the settlement of a failed attempt."""
+    event = rules.Event.RETRY if retry else rules.Event.FAIL
+    settlement = Settlement(
+        job, event, job.attempt + 1, due_us=LATER if retry else 0, started_us=NOW - 9, ended_us=NOW, error=ERROR
+    )
+    settlement.outcome = rules.Outcome.FAILED
+    settlement.ran_us = 9
+    return settlement
+
+
+class EventSuite:
+    """The contract of ``mainspring.event_log.store``."""
+
+    @pytest.fixture
+    def make(self) -> Make:
+        """Return a function that makes an engine; a derived class defines it."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def store(self, make: Make) -> Iterator[Store]:
+        """Yield an open store."""
+        store = Store(make)
+        try:
+            yield store
+        finally:
+            store.close()
+
+    # ---- who asks ----
+
+    def test_what_nobody_asks_for_is_not_recorded(self, store: Store) -> None:
+        store.settle(failed(store.leased()))
+        ask(store, "job.succeeded")
+        store.settle(failed(store.leased()))
+        assert told(store) == []
+        job = store.leased()
+        store.end(job)
+        assert told(store) == [(types.SUCCEEDED, job.id)]
+
+    def test_an_interest_stays_until_it_is_removed(self, store: Store) -> None:
+        first = ask(store, "job.failed")
+        store.reopen()
+        assert store.read(ShowAsked()).interests == first.interests
+        job = store.leased()
+        store.settle(failed(job))
+        (after,) = store.group(AskEvents(now_us=NOW, removed=["one", "unknown"]))
+        assert (after.interests, after.version > first.version) == ([], True)
+        store.settle(failed(store.leased()))
+        assert told(store) == [(types.FAILED, job.id)]
+
+    def test_an_interest_may_end_by_itself(self, store: Store) -> None:
+        ask(store, name="short", until_us=NOW + 1)
+        ask(store, "job.failed", name="long")
+        job = store.leased()
+        store.end(job)
+        (after,) = store.group(AskEvents(now_us=NOW + 1))
+        assert [one.id for one in after.interests] == ["long"]
+        store.end(store.leased())
+        assert told(store) == [(types.SUCCEEDED, job.id)]
+
+    def test_an_interest_has_a_namespace_functions_and_tags(self, store: Store) -> None:
+        ask(store, name="a", namespace="team", functions=("pay*",))
+        ask(store, name="b", namespace="default", tags=("big", "red"))
+        paid, big = (
+            store.leased(function=key("team", b"payroll")),
+            store.leased(options=Options(tags=("big", "new", "red"))),
+        )
+        others = [
+            store.leased(function=b"payroll"),
+            store.leased(function=key("team", b"mail")),
+            store.leased(function=b"g", options=Options(tags=("big",))),
+        ]
+        for job in (paid, big, *others):
+            store.end(job)
+        found = numbered(store)
+        assert [(one.namespace, one.function, one.job) for one in found] == [
+            ("team", "payroll", paid.id),
+            ("default", "f", big.id),
+        ]
+        assert [*found[1].fields["tags"]] == ["big", "new", "red"]
+
+    def test_a_saved_interest_replaces_that_of_its_id(self, store: Store) -> None:
+        ask(store, "job.*")
+        ask(store, "job.failed")
+        store.end(store.leased())
+        assert told(store) == []
+
+    # ---- causes ----
+
+    def test_the_ends_of_attempts(self, store: Store) -> None:
+        ask(store)
+        jobs = [store.leased(function=b"f%d" % number) for number in range(6)]
+        won, lost, again, snoozed, back, gone = jobs
+        missed = rules.Settlement(gone, rules.Event.LOSE, 1)
+        missed.outcome = rules.Outcome.LOST
+        store.settle(
+            done(won),
+            failed(lost),
+            failed(again, retry=True),
+            Settlement(snoozed, rules.Event.SNOOZE, 0, due_us=LATER),
+            released(back),
+            missed,
+        )
+        assert sorted(told(store), key=lambda one: one[1]) == [
+            (types.SUCCEEDED, won.id),
+            (types.FAILED, lost.id),
+            (types.ATTEMPT_FAILED, again.id),
+            (types.SNOOZED, snoozed.id),
+            (types.ATTEMPT_FAILED, gone.id),
+        ]
+        fields = {one.job: one.fields for one in numbered(store)}
+        assert fields[lost.id] == {"attempt": 1, "error_type": "ValueError", "error": "no such bank", "ran_us": 9}
+        assert (fields[again.id]["due_us"], fields[snoozed.id]["due_us"]) == (LATER, LATER)
+        assert fields[gone.id] == {"attempt": 1, "lost": True}
+
+    def test_a_stale_settlement_has_no_event(self, store: Store) -> None:
+        ask(store)
+        job = store.leased()
+        stale = replace(job, term=job.term + 1000)
+        assert store.settle(done(stale)) == {job.id}
+        store.end(job)
+        assert store.settle(done(job)) == {job.id}
+        assert told(store) == [(types.SUCCEEDED, job.id)]
+
+    def test_requests_about_waiting_jobs(self, store: Store) -> None:
+        ask(store)
+        job = store.submitted()
+        store.group(ops.Reschedule(job.id, NOW, due_us=LATER, act=ACT))
+        store.group(ops.Reschedule(job.id, NOW, priority=0))
+        store.group(ops.Cancel(job.id, ERROR, NOW, act=ACT))
+        store.group(ops.Cancel(job.id, ERROR, NOW, act=ACT))  # it has ended
+        store.group(ops.Redrive(job.id, act=ACT))
+        found = numbered(store)
+        assert [one.type for one in found] == [types.SNOOZED, types.CANCELLED, types.RETRIED]
+        assert [one.fields["by"] for one in found] == ["ann"] * 3
+        assert found[1].fields["error_type"] == "ValueError"
+
+    def test_jobs_that_expire(self, store: Store) -> None:
+        ask(store)
+        job = store.submitted(expires_us=NOW + 5)
+        store.wake(NOW + 6)
+        assert told(store) == [(types.EXPIRED, job.id)]
+        assert store.state(job.id) is State.EXPIRED
+
+    def test_attempts_that_are_lost_with_their_node(self, store: Store) -> None:
+        ask(store)
+        ran, waited = store.leased(), store.leased()
+        store.assign(ran)
+        store.reopen()
+        if store.engine.shared:
+            store.end_term(ran.term)
+            store.group(ops.Recover(store.term, [ran.term]))
+        else:
+            store.recover()
+        assert told(store) == [(types.ATTEMPT_FAILED, ran.id)], f"{waited.id} may never have reached a worker"
+
+    def test_decisions_and_runs_have_no_events_of_jobs(self, store: Store) -> None:
+        ask(store)
+        store.end(store.leased(function=b"\x1fd\x1fdefault\x1fw\x1f1"))
+        assert told(store) == []
+
+    # ---- the log ----
+
+    def _caused(self, store: Store, number: int = 7) -> list[Job]:
+        ask(store)
+        jobs = [store.leased(function=b"f%d" % (place % 2)) for place in range(number)]
+        for job in jobs:
+            store.end(job)
+        numbered(store)
+        return jobs
+
+    def test_both_directions(self, store: Store) -> None:
+        jobs = [job.id for job in self._caused(store)]
+        forward = store.all_of(ListEvents())
+        assert [one.job for one in forward] == jobs
+        assert [one.number for one in forward] == sorted({one.number for one in forward})
+        third = forward[2].number
+        assert [one.job for one in store.all_of(ListEvents(after=third, limit=2))] == jobs[3:5]
+        assert [one.job for one in store.all_of(ListEvents(backward=True))] == jobs[::-1]
+        assert [one.job for one in store.all_of(ListEvents(backward=True, after=third))] == jobs[1::-1]
+
+    def test_filters(self, store: Store) -> None:
+        jobs = [job.id for job in self._caused(store)]
+        job = store.leased(function=key("team", b"f0"), options=Options(tags=("red",)))
+        store.settle(failed(job))
+        assert told(store, namespace="team") == told(store, tag="red") == [(types.FAILED, job.id)]
+        assert told(store, types=frozenset({types.FAILED})) == [(types.FAILED, job.id)]
+        assert [one for _, one in told(store, function="f0", namespace="default")] == jobs[::2]
+        assert told(store, job=jobs[3]) == told(store, job=jobs[3], backward=True) == [(types.SUCCEEDED, jobs[3])]
+        assert told(store, job=jobs[3], namespace="team") == []
+        assert told(store, subject="n9") == []
+
+    @pytest.mark.parametrize("backward", [False, True])
+    def test_a_read_ends_with_its_budget(self, store: Store, backward: bool) -> None:
+        jobs = [job.id for job in self._caused(store)]
+        page = store.read(ListEvents(backward=backward), Budget(rows=4, seconds=60.0, part=2))
+        assert [one.job for one in page.items] == (jobs[::-1] if backward else jobs)[:4]
+        assert page.next == page.items[-1].number
+
+    def test_events_are_swept_by_age_and_by_number(self, store: Store) -> None:
+        jobs = [job.id for job in self._caused(store)]
+        before = store.all_of(ListEvents())
+        assert store.group(SweepEvents(before_us=0, most=5))[0] == 2
+        assert [one.job for one in store.all_of(ListEvents())] == jobs[2:]
+        assert store.read(ShowLogEnds())[:2] == (before[-1].number, before[1].number)
+        assert store.group(SweepEvents(before_us=before[-1].at_us + 1, most=100, limit=3))[0] == 3
+        assert store.group(SweepEvents(before_us=before[-1].at_us + 1, most=100, limit=3))[0] == 2
+        assert store.group(SweepEvents(before_us=before[-1].at_us + 1, most=100, limit=3))[0] == 0
+        ends = store.read(ShowLogEnds())
+        assert ends.last == ends.swept == before[-1].number
+        store.reopen()
+        job = store.leased()
+        store.end(job)
+        (event,) = numbered(store)
+        assert (event.job, event.number > before[-1].number) == (job.id, True), "numbers are not given again"

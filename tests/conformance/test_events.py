@@ -1,0 +1,54 @@
+"""Engines that keep events pass the suite for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.engines.postgres.engine import PostgresEngine
+from mainspring.engines.sqlite.engine import SqliteEngine
+from mainspring.errors import StoreError
+from mainspring.jobs import store as ops
+from tests.conformance.suite import EventSuite, Make, Store
+from tests.conformance.suite.driver import NOW
+from tests.conformance.suite.events import ask, told
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class TestMemoryEvents(EventSuite):
+    @pytest.fixture
+    def make(self) -> Make:
+        engine = MemoryEngine()
+        return lambda: engine
+
+
+class TestSqliteEvents(EventSuite):
+    @pytest.fixture
+    def make(self, tmp_path: Path) -> Make:
+        return lambda: SqliteEngine(tmp_path / "jobs.db")
+
+    def test_a_group_that_is_rolled_back_has_no_events(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        ask(store)
+        job = store.leased()
+        cancelled = store.submitted()
+
+        def fail(*_: object) -> NoReturn:
+            raise StoreError("planted")
+
+        with monkeypatch.context() as patch:
+            patch.setitem(store.engine._handlers, ops.Count, fail)  # type: ignore[attr-defined]
+            with pytest.raises(StoreError, match="planted"):
+                store.group(ops.Cancel(cancelled.id, b"", NOW), ops.Recover(job.term + 1), ops.Count())
+        assert told(store) == []
+        store.end(store.leased())
+        assert len(told(store)) == 1
+
+
+class TestPostgresEvents(EventSuite):
+    @pytest.fixture
+    def make(self, database: str) -> Make:
+        return lambda: PostgresEngine(database)
