@@ -73,6 +73,12 @@ FAILURE: Final = Size(2**20, "bytes", "the stored failure of a run", REFUSED)
 CANNOT_READ: Final = (ValueError, RecursionError)
 """The errors of a decoder: a MsgspecError and text that is not UTF-8 are ValueErrors, and too many levels the other one."""
 
+
+def brief_line(message: str) -> str:
+    """Return the first line of the message of a failure, shortened as in lists."""
+    return shorten(message.partition("\n")[0], FAILURE_LINE.most)
+
+
 MARK: Final = "[… {} characters …]"
 
 

@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from mainspring.engines.memory.engine import MemoryEngine
-from mainspring.engines.postgres.engine import PostgresEngine
-from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.errors import StoreError
 from mainspring.jobs import store as ops
 from tests.conformance.suite import EventSuite, Make, Store
 from tests.conformance.suite.driver import NOW
 from tests.conformance.suite.events import ask, told
+from tests.engines import memory_engine, postgres_engine, sqlite_engine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,14 +20,14 @@ if TYPE_CHECKING:
 class TestMemoryEvents(EventSuite):
     @pytest.fixture
     def make(self) -> Make:
-        engine = MemoryEngine()
+        engine = memory_engine()
         return lambda: engine
 
 
 class TestSqliteEvents(EventSuite):
     @pytest.fixture
     def make(self, tmp_path: Path) -> Make:
-        return lambda: SqliteEngine(tmp_path / "jobs.db")
+        return lambda: sqlite_engine(tmp_path / "jobs.db")
 
     def test_a_group_that_is_rolled_back_has_no_events(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         ask(store)
@@ -51,4 +49,4 @@ class TestSqliteEvents(EventSuite):
 class TestPostgresEvents(EventSuite):
     @pytest.fixture
     def make(self, database: str) -> Make:
-        return lambda: PostgresEngine(database)
+        return lambda: postgres_engine(database)

@@ -13,6 +13,8 @@ import msgspec
 import structlog
 
 from mainspring.access.caller import Act
+from mainspring.event_log.asked import NewEvent
+from mainspring.event_log.types import ACTED, ActFields
 from mainspring.sizes import CANNOT_READ
 from mainspring.storage.engine import Operation, Page, PageQuery, Phase, Sizes
 
@@ -84,6 +86,12 @@ def recorded_acts(plan: Plan, outcomes: Sequence[Any]) -> list[Act]:
                 if operation.act is not None and (act := operation.recorded(outcomes[place])) is not None:
                     found.append(act)
     return found
+
+
+def event_of(act: Act) -> NewEvent:
+    """Return the event of an act."""
+    fields = ActFields(what=act.what, by=act.who, reason=act.reason)
+    return NewEvent(ACTED, act.namespace, "", act.object, 0, fields)
 
 
 class RecordActs(Acting):

@@ -12,6 +12,9 @@ from msgspec.structs import replace
 from mainspring.access.audit import Acting
 from mainspring.bulk import rules
 from mainspring.bulk.rules import Action, BulkOperation, Outcome, Result, Status, Touched, encode
+from mainspring.event_log import types
+from mainspring.event_log.asked import NewEvent, caused_by
+from mainspring.event_log.types import OperationFields
 from mainspring.jobs.model import State, failure
 from mainspring.jobs.store import Cancel, Cancelled, Deleted, DeleteEnded, Redrive, Redriven, Reschedule, Rescheduled
 from mainspring.storage.engine import Operation, PageQuery, Phase, Query
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from mainspring.access.caller import Act
+    from mainspring.event_log.asked import NewEvents
     from mainspring.jobs.model import Job
     from mainspring.jobs.owners import Notice
     from mainspring.queries import JobFilter
@@ -167,6 +171,10 @@ class BulkTables(Protocol):
     def term(self) -> int:
         """The node's own term."""
 
+    @property
+    def events(self) -> NewEvents:
+        """The events of the transaction."""
+
     async def load(self, bulk_id: int) -> BulkOperation | None:
         """Read an operation, and lock it where transactions run side by side."""
 
@@ -256,7 +264,7 @@ class BulkUnit:
             return None
         if bulk.status is Status.RUNNING and not bulk.unread:  # the write would lose what this version cannot read
             bulk = rules.ended(bulk, operation.status, operation.now_us, operation.why)
-            await self._tables.save(bulk)
+            await self._save(bulk)
         return bulk
 
     async def _step(self, step: StepBulk) -> Stepped:
@@ -274,13 +282,13 @@ class BulkUnit:
         most = rules.allowed(bulk, len(ids))
         if most < len(ids):
             bulk = rules.ended(bulk, Status.STOPPED, step.now_us, rules.too_many(bulk))
-            await tables.save(bulk)
+            await self._save(bulk)
             return Stepped(bulk, stepped=True)
         outcomes, changed = await self._act(bulk, ids, step.now_us) if ids else ((), [])
         results += changed
         bulk = rules.advance(bulk, results, step.after, step.now_us, is_last=step.is_last, stopped=step.stopped)
         touched = rules.touched(results)
-        await tables.save(bulk, encode(touched) if touched else None)
+        await self._save(bulk, encode(touched) if touched else None)
         seconds = self._monotonic() - began
         following = None
         if step.ahead and step.after is not None and bulk.spec.where is not None and bulk.status is Status.RUNNING:
@@ -302,8 +310,15 @@ class BulkUnit:
         bulk = rules.backfilled(before, fired, step.now_us)
         if bulk is not before:
             touched = rules.touched_by(fired)
-            await tables.save(bulk, encode(touched) if touched else None)
+            await self._save(bulk, encode(touched) if touched else None)
         return Stepped(bulk, True, (), self._monotonic() - began)
+
+    async def _save(self, bulk: BulkOperation, touched: bytes | None = None) -> None:
+        """Write an operation that has run until now."""
+        await self._tables.save(bulk, touched)
+        events = self._tables.events
+        if bulk.status is not Status.RUNNING and types.OPERATION_ENDED in events.asked.types:
+            events.add(ended_event(bulk))
 
     async def _act(self, bulk: BulkOperation, ids: Sequence[int], now_us: int) -> tuple[Sequence[Any], list[Result]]:
         """Change jobs; return the outcomes of their operations, and the results."""
@@ -324,7 +339,22 @@ class BulkUnit:
             case Action.BACKFILL:
                 raise TypeError("a backfill changes no jobs: StepBackfill fires its schedule")
         outcomes = await self._tables.perform(operations)
+        events = self._tables.events
+        for event in caused_by(operations, outcomes, events.asked):
+            events.add(event)
         return outcomes, [_result(job_id, outcome) for job_id, outcome in zip(ids, outcomes, strict=True)]
+
+
+def ended_event(bulk: BulkOperation) -> NewEvent:
+    """Return the event of an operation that has ended."""
+    fields = OperationFields(
+        action=bulk.spec.action.name.lower(),
+        status=bulk.status.name.lower(),
+        why=bulk.progress.why,
+        done=sum(bulk.progress.counts.values()),
+        by=bulk.spec.caller.name,
+    )
+    return NewEvent(types.OPERATION_ENDED, bulk.namespace, "", f"{rules.PREFIX}{bulk.id}", 0, fields)
 
 
 def _result(job_id: int, outcome: object) -> Result:

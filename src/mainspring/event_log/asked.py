@@ -7,6 +7,7 @@ slices, and handlers that know more than their outcomes, add theirs to the trans
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -114,12 +115,12 @@ class NewEvents:
         """Forget what was added: the transaction is rolled back."""
         self._new.clear()
 
-    def take(self, plan: Plan, outcomes: Sequence[Any]) -> list[NewEvent]:
-        """Return what was added, and what the operations of the group have caused; begin with none."""
+    def take(self, plan: Plan, outcomes: Sequence[Any], more: Iterable[NewEvent] = ()) -> list[NewEvent]:
+        """Return what was added, ``more``, and what the operations of the group have caused; begin with none."""
         new, self._new = self._new, []
         asked = self.asked
         if asked:
-            new += filter(asked.wants, caused_events(plan, outcomes, asked))
+            new += filter(asked.wants, chain(caused_events(plan, outcomes, asked), more))
         return new
 
 
@@ -129,3 +130,10 @@ def caused_events(plan: Plan, outcomes: Sequence[Any], asked: Asked) -> Iterable
         if not asked.types.isdisjoint(kind.causes):
             for place, operation in placed:
                 yield from operation.caused(outcomes[place])
+
+
+def caused_by(operations: Sequence[Any], outcomes: Sequence[Any], asked: Asked) -> Iterable[NewEvent]:
+    """Return the events of the types asked for that operations inside another one have caused."""
+    for operation, outcome in zip(operations, outcomes, strict=True):
+        if not asked.types.isdisjoint(operation.causes):
+            yield from operation.caused(outcome)

@@ -29,6 +29,8 @@ class Subject(StrEnum):
     WORKER = "worker"
     NODE = "node"
     OPERATION = "operation"
+    OBJECT = "object"
+    """Anything that somebody has acted on."""
 
 
 class Fields(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -52,6 +54,67 @@ class JobFields(Fields):
     by: Annotated[str, about("The name of the caller who asked for it.")] = ""
 
 
+class RunFields(Fields):
+    """Of an event about a run of a workflow. Its job is the one that stands for the chain of runs."""
+
+    run: Annotated[int, about("The number of the run.")] = 0
+    version: Annotated[str, about("The version of the workflow.")] = ""
+    tags: Annotated[tuple[str, ...], about("The tags of the run.")] = ()
+    attempt: Annotated[int, about("Which attempt of the workflow it is.")] = 1
+    parent: Annotated[int, about("The run that has started it as a child.")] = 0
+    error_type: Annotated[str, about("The type of the error.")] = ""
+    error: Annotated[str, about("The first line of the message of the error, or why the run is parked.")] = ""
+    ran_us: Annotated[int, about("How long the run was open, in microseconds.")] = 0
+
+
+class ScheduleFields(Fields):
+    """Of an event about a schedule."""
+
+    fire_us: Annotated[int, about("The fire time, in microseconds of wall time.")] = 0
+    tags: Annotated[tuple[str, ...], about("The tags of its jobs.")] = ()
+    until_us: Annotated[int, about("The last of several fire times that were missed together.")] = 0
+    cause: Annotated[str, about("What the fire followed from: trigger, parent or manual.")] = ""
+    reason: Annotated[str, about("Why the time was missed, such as misfire or overlap.")] = ""
+    by: Annotated[str, about("The name of the caller.")] = ""
+
+
+class FunctionFields(Fields):
+    """Of an event about a function."""
+
+    reason: Annotated[str, about("The reason that the caller gave.")] = ""
+    until_us: Annotated[int, about("When the pause ends by itself, in microseconds of wall time.")] = 0
+    by: Annotated[str, about("The name of the caller.")] = ""
+    number: Annotated[int, about("How many dead letters the series has so far.")] = 0
+
+
+class OperationFields(Fields):
+    """Of an event about an operation on many jobs."""
+
+    action: Annotated[str, about("What it does to each job.")] = ""
+    status: Annotated[str, about("How it has ended.")] = ""
+    why: Annotated[str, about("Why it was stopped, if it was.")] = ""
+    done: Annotated[int, about("How many jobs had their turn.")] = 0
+    by: Annotated[str, about("The name of the caller.")] = ""
+
+
+class MemberFields(Fields):
+    """Of an event about a worker or a node."""
+
+    node: Annotated[
+        str, about("The node that a worker was connected to, or that has noticed the death of another one.")
+    ] = ""
+    jobs: Annotated[int, about("How many jobs it held.")] = 0
+    why: Annotated[str, about("Why it counts as lost.")] = ""
+
+
+class ActFields(Fields):
+    """Of an act of an operator, as the audit has it."""
+
+    what: Annotated[str, about("The name of the request, such as jobs.cancel.")] = ""
+    by: Annotated[str, about("The name of the caller.")] = ""
+    reason: Annotated[str, about("The reason that the caller gave.")] = ""
+
+
 class EventType(NamedTuple):
     """A row of the table."""
 
@@ -69,6 +132,22 @@ CANCELLED: Final = "job.cancelled"
 EXPIRED: Final = "job.expired"
 SNOOZED: Final = "job.snoozed"
 RETRIED: Final = "job.retried"
+RUN_STARTED: Final = "run.started"
+RUN_COMPLETED: Final = "run.completed"
+RUN_FAILED: Final = "run.failed"
+RUN_CANCELLED: Final = "run.cancelled"
+RUN_TIMED_OUT: Final = "run.timed_out"
+RUN_TERMINATED: Final = "run.terminated"
+RUN_PARKED: Final = "run.parked"
+RUN_UNPARKED: Final = "run.unparked"
+FIRED: Final = "schedule.fired"
+MISSED: Final = "schedule.missed"
+SCHEDULE_PAUSED: Final = "schedule.paused"
+SCHEDULE_RESUMED: Final = "schedule.resumed"
+FUNCTION_PAUSED: Final = "function.paused"
+FUNCTION_RESUMED: Final = "function.resumed"
+OPERATION_ENDED: Final = "operation.ended"
+ACTED: Final = "operator.acted"
 
 TYPES: Final = {
     one.name: one
@@ -84,11 +163,35 @@ TYPES: Final = {
         ),
         EventType(SNOOZED, Subject.JOB, JobFields, "A job was postponed: by its own code, or by a caller."),
         EventType(RETRIED, Subject.JOB, JobFields, "A caller has put an ended job back, to run once more."),
+        EventType(
+            RUN_STARTED, Subject.RUN, RunFields, "A run of a workflow has begun; a run that goes on as new has not."
+        ),
+        EventType(RUN_COMPLETED, Subject.RUN, RunFields, "A run has completed."),
+        EventType(RUN_FAILED, Subject.RUN, RunFields, "A run has failed, and is not tried again."),
+        EventType(RUN_CANCELLED, Subject.RUN, RunFields, "A run has ended as cancelled."),
+        EventType(RUN_TIMED_OUT, Subject.RUN, RunFields, "A run has taken longer than its timeout."),
+        EventType(RUN_TERMINATED, Subject.RUN, RunFields, "A run was ended from outside."),
+        EventType(
+            RUN_PARKED, Subject.RUN, RunFields, "The code of a run cannot go on, and the run waits for other code."
+        ),
+        EventType(RUN_UNPARKED, Subject.RUN, RunFields, "A parked run goes on."),
+        EventType(
+            FIRED, Subject.SCHEDULE, ScheduleFields, "A schedule has started a job for a fire time, or joined one."
+        ),
+        EventType(MISSED, Subject.SCHEDULE, ScheduleFields, "A fire time was skipped; the reason says why."),
+        EventType(SCHEDULE_PAUSED, Subject.SCHEDULE, ScheduleFields, "A schedule was paused."),
+        EventType(SCHEDULE_RESUMED, Subject.SCHEDULE, ScheduleFields, "A paused schedule goes on."),
+        EventType(FUNCTION_PAUSED, Subject.FUNCTION, FunctionFields, "A function was paused: none of its jobs starts."),
+        EventType(FUNCTION_RESUMED, Subject.FUNCTION, FunctionFields, "A paused function goes on."),
+        EventType(OPERATION_ENDED, Subject.OPERATION, OperationFields, "An operation on many jobs has ended."),
+        EventType(ACTED, Subject.OBJECT, ActFields, "A caller has done something that the audit records."),
     )
 }
 
 JOBS: Final = frozenset(name for name, one in TYPES.items() if one.subject is Subject.JOB)
 """The types about jobs."""
+RUNS: Final = frozenset(name for name, one in TYPES.items() if one.subject is Subject.RUN)
+"""The types about runs."""
 
 
 def types_of(patterns: Iterable[str]) -> frozenset[str]:

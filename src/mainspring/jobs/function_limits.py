@@ -186,7 +186,7 @@ class Functions:
             if isinstance(before, UnreadableLimits):  # the write would lose what this version cannot read
                 raise ConflictError(f"{before.pause_reason}; {REMEDY}")
             wanted = change(before, self._now_us())
-            operation = SaveLimits(wanted)
+            operation = SaveLimits(wanted, was_paused=before.paused)
             if act is not None:
                 operation.act = act(before, wanted)
             stored: FunctionLimits = await self._commits.committed(operation)

@@ -13,7 +13,7 @@ from mainspring.event_log.types import JobFields
 from mainspring.jobs.model import DECISIONS, RUNS, decode_failure
 from mainspring.jobs.rules import Event, Outcome
 from mainspring.namespaces import name_text, split
-from mainspring.sizes import FAILURE_LINE, shorten
+from mainspring.sizes import brief_line
 
 if TYPE_CHECKING:
     from mainspring.access.caller import Act
@@ -66,7 +66,7 @@ def of_job(name: str, job: Job, error: bytes = b"", **fields: Any) -> NewEvent |
             fields["run"] = options.run[0]
     if error:
         found = decode_failure(error)
-        fields["error_type"], fields["error"] = found.type, shorten(found.message.partition("\n")[0], FAILURE_LINE.most)
+        fields["error_type"], fields["error"] = found.type, brief_line(found.message)
     fields.setdefault("attempt", job.attempt)
     return NewEvent(
         name,

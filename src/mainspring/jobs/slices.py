@@ -21,6 +21,7 @@ from mainspring.storage.engine import Phase
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+    from mainspring.event_log.asked import NewEvents
     from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.owners import Notice, Notices
     from mainspring.jobs.store import Found, Withdrawn
@@ -86,6 +87,10 @@ class SliceTransaction(Protocol):
     @property
     def term(self) -> int:
         """The term under which new jobs may be leased to this node in the transaction; 0 if none may be."""
+
+    @property
+    def events(self) -> NewEvents:
+        """The events of the transaction, to which a slice adds its own."""
 
     def node(self, term: int) -> str:
         """Return the name of the node that has or had a term; empty if it is unknown."""

@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from mainspring.access.audit import Acting
+from mainspring.event_log import types
+from mainspring.event_log.asked import NewEvent
+from mainspring.event_log.types import FunctionFields
+from mainspring.namespaces import name_text, split
 from mainspring.resources.rules import FunctionLimits
 from mainspring.storage.engine import Operation, PageQuery, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from mainspring.access.caller import Act
     from mainspring.resources.rules import Rate
@@ -35,11 +39,27 @@ class SaveLimits(Acting):
     """
 
     phase = Phase.LIMITS
+    causes = frozenset({types.FUNCTION_PAUSED, types.FUNCTION_RESUMED})
     limits: FunctionLimits
+    was_paused: bool = False
+    """Whether the function was paused under the stored version."""
 
     def recorded(self, outcome: FunctionLimits) -> Act | None:
         """Return the act, if this operation wrote the limits."""
-        return self.act if outcome == replace(self.limits, version=self.limits.version + 1) else None
+        return self.act if self._wrote(outcome) else None
+
+    def _wrote(self, outcome: FunctionLimits) -> bool:
+        return outcome == replace(self.limits, version=self.limits.version + 1)
+
+    def caused(self, outcome: FunctionLimits) -> Iterator[NewEvent]:
+        """Yield the event of a function that was paused or resumed."""
+        limits = self.limits
+        if limits.paused != self.was_paused and self._wrote(outcome):
+            namespace, name = split(limits.function)
+            kind = types.FUNCTION_PAUSED if limits.paused else types.FUNCTION_RESUMED
+            by = "" if self.act is None else self.act.who
+            fields = FunctionFields(reason=limits.pause_reason, until_us=limits.until_us, by=by)
+            yield NewEvent(kind, namespace, name_text(name), name_text(name), 0, fields)
 
 
 class TokenRequest(NamedTuple):

@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
+from mainspring.event_log import types
+from mainspring.event_log.asked import NewEvent
+from mainspring.event_log.types import ScheduleFields
 from mainspring.jobs.model import Job, Options, State, brief, failure
 from mainspring.jobs.rules import duration_us
+from mainspring.namespaces import name_of, name_text, split_text
 from mainspring.schedules import rules, triggers
 from mainspring.schedules.model import Cause, Fire, FireState, Overlap, Reason
 from mainspring.schedules.parents import Join
@@ -55,6 +59,8 @@ class ScheduleChanges:
         self.joins: dict[Key, Join] = {}
         self._saved: dict[str, None] = {}
         self._put_keys: dict[Key, None] = {}
+        self._states: dict[Key, FireState | None] = {}
+        """The states of these rows before the transaction; None for a new one."""
         self._new: set[Key] = set()
         self._removed: set[Key] = set()
         self._joined: dict[Key, None] = {}
@@ -137,7 +143,9 @@ class ScheduleChanges:
     def put(self, row: Fire) -> None:
         """Add or change a row."""
         key, rows = (row.schedule, row.fire_us), self.fires.setdefault(row.schedule, {})
-        if rows.get(row.fire_us) is None:
+        before = rows.get(row.fire_us)
+        self._states.setdefault(key, None if before is None else before.state)
+        if before is None:
             self._new.add(key)
         rows[row.fire_us] = row
         self._put_keys[key] = None
@@ -196,10 +204,20 @@ class ScheduleChanges:
         )
         if writes.schedules or writes.new or writes.changed or writes.joins or writes.removed:
             await self.tables.write(writes)
+        self._record(writes)
         if self._stops:
             rows_of = [self.fires[name][at] for name, at in self._stops]
             stops = list(dict.fromkeys(row.job for row in rows_of if row is not None and row.job))
             self.tables.after_commit(lambda: self.tables.lifecycle.cancel(stops, REPLACED))
+
+    def _record(self, writes: Writes) -> None:
+        """Record the events of the rows that have just been decided, or have begun after a wait."""
+        events = self.tables.events
+        if events.asked.types.isdisjoint({types.FIRED, types.MISSED}):
+            return
+        for row in (*writes.new, *writes.changed):
+            if self._states[row.schedule, row.fire_us] is not row.state:
+                events.add(event_of(row, self.schedules.get(row.schedule)))
 
     async def _submit(self) -> None:
         if not self._starts:
@@ -235,6 +253,25 @@ class ScheduleChanges:
             lifecycle.stored(stored)
 
         self.tables.after_commit(committed)
+
+
+def event_of(row: Fire, stored: Stored | None) -> NewEvent | None:
+    """Return the event of a fire time that was decided; None if it waits."""
+    if row.state is FireState.WAITING:
+        return None
+    namespace, name = split_text(row.schedule)
+    function, tags = "", tuple[str, ...]()
+    if stored is not None:
+        function, tags = name_text(name_of(stored.schedule.function)), stored.schedule.tags
+    fields = ScheduleFields(
+        fire_us=row.fire_us,
+        until_us=row.until_us,
+        tags=tags,
+        cause=row.cause.value,
+        reason="" if row.reason is None else row.reason.value,
+    )
+    kind = types.MISSED if row.state is FireState.SKIPPED else types.FIRED
+    return NewEvent(kind, namespace, function, name, row.job, fields, tags)
 
 
 def _job(job_id: int, schedule: Schedule, row: Fire, now_us: int) -> Job:

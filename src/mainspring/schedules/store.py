@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 from msgspec import UNSET, UnsetType
 
 from mainspring.access.audit import Acting
+from mainspring.event_log import types
+from mainspring.event_log.asked import NewEvent
+from mainspring.event_log.types import ScheduleFields
 from mainspring.jobs.slices import SliceTransaction
 from mainspring.namespaces import ANY, split_text
 from mainspring.schedules.model import FireState
@@ -22,7 +25,7 @@ from mainspring.schedules.rules import STEP_ROWS
 from mainspring.storage.engine import Operation, PageQuery, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from mainspring.access.caller import Act
     from mainspring.errors import ConflictError, MainspringError
@@ -69,6 +72,7 @@ class SaveSchedules(Acting):
     """
 
     phase = Phase.SLICES
+    causes = frozenset({types.SCHEDULE_PAUSED, types.SCHEDULE_RESUMED})
     changes: Sequence[Change]
     now_us: int
     spans: bool = True
@@ -80,6 +84,15 @@ class SaveSchedules(Acting):
     def recorded(self, outcome: Saved) -> Act | None:
         """Return the act, if the schedules were changed."""
         return self.act if outcome.error is None else None
+
+    def caused(self, outcome: Saved) -> Iterator[NewEvent]:
+        """Yield the events of schedules that were paused or resumed."""
+        for change in self.changes if outcome.error is None else ():
+            if change.kind in {"pause", "resume"}:
+                namespace, name = split_text(change.name)
+                kind = types.SCHEDULE_PAUSED if change.kind == "pause" else types.SCHEDULE_RESUMED
+                by = "" if self.act is None else self.act.who
+                yield NewEvent(kind, namespace, "", name, 0, ScheduleFields(by=by))
 
 
 class Saved(NamedTuple):

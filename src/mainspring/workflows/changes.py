@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mainspring import namespaces
+from mainspring.event_log.types import RUNS
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs.model import CANCEL_REASON, Job, Options, StopRequest, decode_options, failure
 from mainspring.jobs.model import State as JobState
@@ -24,6 +25,7 @@ from mainspring.workflows.history import encode_events
 from mainspring.workflows.model import State, Status, decision_function, due_us, encode_state
 from mainspring.workflows.observers import Changed, ended_root
 from mainspring.workflows.reading import Run, Unread, events_from, folded, load
+from mainspring.workflows.run_events import events_of
 from mainspring.workflows.tables import Block, Guarded, Snapshot, Writes
 
 if TYPE_CHECKING:
@@ -524,6 +526,11 @@ class RunChanges:
                 writes.appended.append(Guarded(row, found.guard))
         if changed:
             await self.tables.write(writes)
+        recorded = self.tables.events
+        if not RUNS.isdisjoint(recorded.asked.types):
+            for found in changed:
+                for event in events_of(found):
+                    recorded.add(event)
 
     @staticmethod
     def _snapshot(run: Run, writes: Writes) -> None:

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
+from mainspring.access.audit import RecordActs
 from mainspring.access.caller import Act
+from mainspring.bulk.rules import Action, BulkOperation, Spec
+from mainspring.bulk.store import BeginBulk, StepBulk
 from mainspring.event_log import types
 from mainspring.event_log.asked import Interest
 from mainspring.event_log.store import (
@@ -27,8 +30,15 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, State, failure
 from mainspring.jobs.rules import Settlement
 from mainspring.namespaces import key
+from mainspring.resources.rules import FunctionLimits
+from mainspring.resources.store import SaveLimits
+from mainspring.schedules import store as ops_of_schedules
+from mainspring.schedules.model import Overlap
 from mainspring.storage.engine import Budget
+from mainspring.workflows.model import Key, Parked
 from tests.conformance.suite.driver import NOW, Make, Store, done, released
+from tests.conformance.suite.flows import Flows
+from tests.conformance.suite.scheduling import Scheduling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -185,7 +195,7 @@ class EventSuite:
         assert told(store) == [(types.SUCCEEDED, job.id)]
 
     def test_requests_about_waiting_jobs(self, store: Store) -> None:
-        ask(store)
+        ask(store, "job.*")
         job = store.submitted()
         store.group(ops.Reschedule(job.id, NOW, due_us=LATER, act=ACT))
         store.group(ops.Reschedule(job.id, NOW, priority=0))
@@ -220,6 +230,104 @@ class EventSuite:
         ask(store)
         store.end(store.leased(function=b"\x1fd\x1fdefault\x1fw\x1f1"))
         assert told(store) == []
+
+    def test_schedules(self, make: Make, store: Store) -> None:
+        ask(store)
+        s = Scheduling(make, store)
+        s.add("a", tags=("red",))
+        s.add("b", parents=("a",))
+        assert s.save(ops_of_schedules.Change("pause", "a")).error is None
+        assert s.save(ops_of_schedules.Change("pause", "nobody")).error is not None
+        s.change("resume", "a")
+        s.fire("a")
+        s.run("a", rules.Event.FAIL)
+        found = [one for one in numbered(store) if one.type.startswith("schedule.")]
+        assert [(one.type, one.subject) for one in found] == [
+            (types.SCHEDULE_PAUSED, "a"),
+            (types.SCHEDULE_RESUMED, "a"),
+            (types.FIRED, "a"),
+            (types.MISSED, "b"),
+        ]
+        fired, missed = found[2:]
+        (row,) = s.history("a")
+        assert (fired.job, fired.function, fired.fields["fire_us"]) == (row.job, "a", row.fire_us)
+        assert [*fired.fields["tags"]] == ["red"]
+        assert missed.fields["reason"] == "parent"
+
+    def test_a_fire_time_that_waits_has_an_event_when_it_begins(self, make: Make, store: Store) -> None:
+        ask(store, types.FIRED)
+        s = Scheduling(make, store)
+        s.add("a", overlap=Overlap.QUEUE)
+        s.fire()
+        s.at(1)
+        s.fire()
+        assert len(numbered(store)) == 1
+        s.run("a")
+        assert len(numbered(store)) == 2
+        assert {one.job for one in numbered(store)} == {row.job for row in s.history("a")}
+
+    def test_functions(self, store: Store) -> None:
+        ask(store)
+        limits = FunctionLimits(b"f", paused=True, pause_reason="the bank is away", until_us=LATER)
+        store.group(SaveLimits(limits, act=ACT))
+        store.group(SaveLimits(FunctionLimits(b"f", paused=True), act=ACT))  # the first one was quicker
+        store.group(SaveLimits(FunctionLimits(b"f", paused=True, version=1), was_paused=True))
+        store.group(SaveLimits(FunctionLimits(b"f", version=2), was_paused=True))
+        found = [one for one in numbered(store) if one.type != types.ACTED]
+        assert [(one.type, one.function) for one in found] == [
+            (types.FUNCTION_PAUSED, "f"),
+            (types.FUNCTION_RESUMED, "f"),
+        ]
+        assert found[0].fields == {"reason": "the bank is away", "until_us": LATER, "by": "ann"}
+
+    def test_operations_on_many_jobs(self, store: Store) -> None:
+        jobs = [store.leased() for _ in range(2)]
+        store.settle(*map(failed, jobs))
+        ask(store)
+        ids = [job.id for job in jobs]
+        spec = Spec(action=Action.RETRY, ids=tuple(ids))
+        (bulk,) = store.group(BeginBulk(BulkOperation(id=store.new_id(), created_us=NOW, spec=spec)))
+        store.group(StepBulk(bulk, ids, 2, NOW, is_last=True))
+        found = numbered(store)
+        assert [(one.type, one.job) for one in found[:-1]] == [(types.RETRIED, job_id) for job_id in ids]
+        assert (found[-1].type, found[-1].subject) == (types.OPERATION_ENDED, f"op-{bulk.id}")
+        assert found[-1].fields == {"action": "retry", "status": "done", "done": 2, "by": "local"}
+
+    def test_acts(self, store: Store) -> None:
+        ask(store, types.ACTED)
+        store.group(RecordActs([ACT], act=ACT))
+        job = store.submitted()
+        store.group(ops.Cancel(job.id, b"", NOW, act=ACT))
+        store.group(ops.Cancel(job.id, b"", NOW, act=ACT))  # it changes nothing
+        (event,) = numbered(store)
+        assert event.fields == {"what": "jobs.retry", "by": "ann"}
+
+    def test_runs(self, store: Store) -> None:
+        ask(store, "run.*")
+        flows = Flows(store)
+        run = flows.start()
+        flows.running(run, flows.close())
+        parked = flows.start()
+        flows.park(parked, Parked("defect", "ValueError: no"))
+        flows.unpark()
+        flows.terminate(Key(job=flows.shown(parked).row.root), "enough")
+        chain = flows.start()
+        flows.chained(chain)
+        found = numbered(store)
+        begun = [(one.type, one.fields["run"]) for one in found]
+        assert begun == [
+            (types.RUN_STARTED, run),
+            (types.RUN_COMPLETED, run),
+            (types.RUN_STARTED, parked),
+            (types.RUN_PARKED, parked),
+            (types.RUN_UNPARKED, parked),
+            (types.RUN_TERMINATED, parked),
+            (types.RUN_STARTED, chain),
+        ]
+        assert {one.function for one in found} == {"order"}
+        assert found[0].job == flows.shown(run).row.root
+        assert (found[3].fields["error_type"], found[3].fields["error"]) == ("defect", "ValueError: no")
+        assert "enough" in found[5].fields["error"]
 
     # ---- the log ----
 

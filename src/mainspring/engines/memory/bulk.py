@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.memory.engine import Transaction
     from mainspring.engines.memory.tables import Tables
+    from mainspring.event_log.asked import NewEvents
     from mainspring.jobs.model import Job
     from mainspring.queries import JobFilter
     from mainspring.schedules.rules import Backfill, Backfilled
@@ -36,6 +37,10 @@ class MemoryBulk:
     @property
     def term(self) -> int:
         return self._tx.term
+
+    @property
+    def events(self) -> NewEvents:
+        return self._tables.new_events
 
     async def load(self, bulk_id: int) -> BulkOperation | None:
         return self._tables.operations.get(bulk_id)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from mainspring.access.audit import recorded_acts
+from mainspring.access.audit import event_of, recorded_acts
 from mainspring.access.idempotency import KeyedGroup
 from mainspring.engines.memory import access, events, jobs, queries
 from mainspring.engines.memory.jobs import PENDING, copy, delete, enter_end, forget_ended, submit
@@ -26,7 +26,7 @@ from mainspring.storage.engine import Meter, Opened, Phase, Probe, has_keys, pla
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from mainspring.event_log.asked import Interests
+    from mainspring.event_log.asked import Interests, NewEvents
     from mainspring.features import Feature
     from mainspring.ids import NodeId
     from mainspring.jobs.model import Job, StopRequest
@@ -137,6 +137,10 @@ class MemoryGround:
     @property
     def term(self) -> int:
         return self._tx.term
+
+    @property
+    def events(self) -> NewEvents:
+        return self._tables.new_events
 
     def node(self, term: int) -> str:
         return self._tx.nodes.get(term, "")
@@ -281,7 +285,7 @@ class Runner:
                 handle(kind)
         if acts := recorded_acts(plan, outcomes):
             access.record(tables, acts)
-        if new_events := tables.new_events.take(plan, outcomes):
+        if new_events := tables.new_events.take(plan, outcomes, map(event_of, acts)):
             events.append(tables, new_events)
         if keyed is not None:
             run_synchronously(keyed.keep())

@@ -50,7 +50,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import asyncpg
 import structlog
 
-from mainspring.access.audit import recorded_acts
+from mainspring.access.audit import event_of, recorded_acts
 from mainspring.access.idempotency import KeyedGroup
 from mainspring.engines.postgres import (
     changing,
@@ -180,7 +180,7 @@ class Runner:
                 await self._run(tx, kind, placed, outcomes)
         if acts := recorded_acts(plan, outcomes):
             await access.record(tx.sql, acts)
-        if new_events := tx.events.take(plan, outcomes):
+        if new_events := tx.events.take(plan, outcomes, map(event_of, acts)):
             await events.append(tx.sql, new_events)
         if keyed is not None:
             await keyed.keep()

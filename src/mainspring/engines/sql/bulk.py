@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from mainspring.engines.sql.statements import Handlers, Readers, Statements, Transaction
+    from mainspring.event_log.asked import NewEvents
     from mainspring.storage.engine import Meter, Page
 
 
@@ -29,6 +30,7 @@ class BulkRows:
         self._sql: Statements = tx.sql
         self.term: int = tx.term
         """The node's own term."""
+        self.events: NewEvents = tx.events
 
     async def load(self, bulk_id: int) -> BulkOperation | None:
         return await _one(self._sql, "lock_operation", bulk_id)

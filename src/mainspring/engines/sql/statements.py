@@ -21,7 +21,7 @@ from mainspring.storage.engine import Operation, Query, statements_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from mainspring.event_log.asked import Interests
+    from mainspring.event_log.asked import Interests, NewEvents
     from mainspring.jobs.slices import JobLifecycle
     from mainspring.storage.engine import Meter
 
@@ -91,6 +91,11 @@ class SqlGround:
     def term(self) -> int:
         term: int = self._tx.term
         return term
+
+    @property
+    def events(self) -> NewEvents:
+        events: NewEvents = self._tx.events
+        return events
 
     def node(self, term: int) -> str:
         """Return the node of a term, if it is known; the terms of followed ends must be."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 import structlog
 
-from mainspring.access.audit import recorded_acts
+from mainspring.access.audit import event_of, recorded_acts
 from mainspring.access.idempotency import KeyedGroup
 from mainspring.engines.sql import access, events, records
 from mainspring.engines.sqlite import (
@@ -319,7 +319,7 @@ class SqliteEngine:
                 self._run_kind(kind, placed, outcomes)
         if acts := recorded_acts(plan, outcomes):
             run_synchronously(access.record(self._tx.sql, acts))
-        if new_events := self._tx.events.take(plan, outcomes):
+        if new_events := self._tx.events.take(plan, outcomes, map(event_of, acts)):
             run_synchronously(events.append(self._tx.sql, new_events))
         if keyed is not None:
             run_synchronously(keyed.keep())

@@ -1,0 +1,69 @@
+"""Events about runs, by the changes of a transaction: begins, ends, and runs that are parked or go on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from mainspring.event_log import types
+from mainspring.event_log.asked import NewEvent
+from mainspring.event_log.types import RunFields
+from mainspring.jobs.model import decode_failure, failure
+from mainspring.sizes import brief_line
+from mainspring.workflows.history import Close
+from mainspring.workflows.model import Status
+from mainspring.workflows.observers import ended_root
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mainspring.workflows.changes import RunDraft
+
+_ENDS: Final = {
+    Status.COMPLETED: types.RUN_COMPLETED,
+    Status.FAILED: types.RUN_FAILED,
+    Status.CANCELED: types.RUN_CANCELLED,
+    Status.TIMED_OUT: types.RUN_TIMED_OUT,
+    Status.TERMINATED: types.RUN_TERMINATED,
+}
+
+
+def events_of(found: RunDraft) -> Iterator[NewEvent]:
+    """Yield the events about a run that the transaction has changed, after `finish`."""
+    row, state = found.run.row, found.run.state
+    if found.fresh and not state.continued_run:
+        yield _event(types.RUN_STARTED, found)
+    if state.status:
+        close = next((one for one in reversed(found.events) if isinstance(one, Close)), None)
+        name = _ENDS.get(row.status)
+        if close is not None and name is not None:
+            ended = ended_root(row, close)
+            yield _event(
+                name, found, b"" if ended is None else ended.error, ran_us=max(row.closed_us - row.started_us, 0)
+            )
+    elif row.parked is not None and row.parked_us != found.parked_us:
+        yield _event(types.RUN_PARKED, found, failure(row.parked.kind, row.parked.message))
+    elif found.parked_us and not row.parked_us:
+        yield _event(types.RUN_UNPARKED, found)
+
+
+def _event(name: str, found: RunDraft, error: bytes = b"", **fields: Any) -> NewEvent:
+    row, state = found.run.row, found.run.state
+    if error:
+        problem = decode_failure(error)
+        fields["error_type"], fields["error"] = problem.type, brief_line(problem.message)
+    return NewEvent(
+        name,
+        row.namespace,
+        row.type,
+        row.workflow_id,
+        row.root,
+        RunFields(
+            run=row.id,
+            version=row.version,
+            tags=state.tags,
+            attempt=state.attempt,
+            parent=state.parent_run,
+            **fields,
+        ),
+        state.tags,
+    )
