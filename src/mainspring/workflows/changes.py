@@ -529,7 +529,8 @@ class RunChanges:
         recorded = self.tables.events
         if not RUNS.isdisjoint(recorded.asked.types):
             for found in changed:
-                for event in events_of(found):
+                run = found.run
+                for event in events_of(run.row, run.state, found.events, is_new=found.fresh, parked_us=found.parked_us):
                     recorded.add(event)
 
     @staticmethod

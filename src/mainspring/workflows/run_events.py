@@ -14,9 +14,11 @@ from mainspring.workflows.model import Status
 from mainspring.workflows.observers import ended_root
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from mainspring.workflows.changes import RunDraft
+    from mainspring.workflows.history import Event
+    from mainspring.workflows.model import State
+    from mainspring.workflows.store import RunRow
 
 _ENDS: Final = {
     Status.COMPLETED: types.RUN_COMPLETED,
@@ -27,27 +29,29 @@ _ENDS: Final = {
 }
 
 
-def events_of(found: RunDraft) -> Iterator[NewEvent]:
-    """Yield the events about a run that the transaction has changed, after `finish`."""
-    row, state = found.run.row, found.run.state
-    if found.fresh and not state.continued_run:
-        yield _event(types.RUN_STARTED, found)
+def events_of(
+    row: RunRow, state: State, recorded: Sequence[Event], *, is_new: bool, parked_us: int
+) -> Iterator[NewEvent]:
+    """Yield the events about a run as it is after a transaction.
+
+    ``recorded`` is what the transaction appends to its history; ``parked_us``: since when it was parked before, 0 if it was not.
+    """
+    if is_new and not state.continued_run:
+        yield _event(types.RUN_STARTED, row, state)
     if state.status:
-        close = next((one for one in reversed(found.events) if isinstance(one, Close)), None)
+        close = next((one for one in reversed(recorded) if isinstance(one, Close)), None)
         name = _ENDS.get(row.status)
         if close is not None and name is not None:
             ended = ended_root(row, close)
-            yield _event(
-                name, found, b"" if ended is None else ended.error, ran_us=max(row.closed_us - row.started_us, 0)
-            )
-    elif row.parked is not None and row.parked_us != found.parked_us:
-        yield _event(types.RUN_PARKED, found, failure(row.parked.kind, row.parked.message))
-    elif found.parked_us and not row.parked_us:
-        yield _event(types.RUN_UNPARKED, found)
+            error = b"" if ended is None else ended.error
+            yield _event(name, row, state, error, ran_us=max(row.closed_us - row.started_us, 0))
+    elif row.parked is not None and row.parked_us != parked_us:
+        yield _event(types.RUN_PARKED, row, state, failure(row.parked.kind, row.parked.message))
+    elif parked_us and not row.parked_us:
+        yield _event(types.RUN_UNPARKED, row, state)
 
 
-def _event(name: str, found: RunDraft, error: bytes = b"", **fields: Any) -> NewEvent:
-    row, state = found.run.row, found.run.state
+def _event(name: str, row: RunRow, state: State, error: bytes = b"", **fields: Any) -> NewEvent:
     if error:
         problem = decode_failure(error)
         fields["error_type"], fields["error"] = problem.type, brief_line(problem.message)

@@ -31,6 +31,22 @@ GOLDEN: dict[str, list[Column]] = {
         ("act", "BLOB", 1, None, 0),
         ("object", "INTEGER", 0, None, 0),
     ],
+    "event_ends": [("swept", "INTEGER", 1, None, 0), ("asked", "INTEGER", 1, None, 0)],
+    "events": [
+        ("number", "INTEGER", 0, None, 1),
+        ("at_us", "INTEGER", 1, None, 0),
+        ("namespace", "TEXT", 1, None, 0),
+        ("type", "TEXT", 1, None, 0),
+        ("function", "TEXT", 1, None, 0),
+        ("subject", "TEXT", 1, None, 0),
+        ("job", "INTEGER", 1, None, 0),
+        ("fields", "BLOB", 1, None, 0),
+    ],
+    "interests": [
+        ("id", "TEXT", 1, None, 1),
+        ("until_us", "INTEGER", 1, None, 0),
+        ("interest", "BLOB", 1, None, 0),
+    ],
     "counts": [
         ("function", "INTEGER", 1, None, 1),
         ("state", "INTEGER", 1, None, 2),
@@ -233,6 +249,7 @@ INDEXES = {
     "schedules_due": "CREATE INDEX schedules_due ON schedules (next_us, name) WHERE next_us IS NOT NULL",
     "schedules_queued": "CREATE INDEX schedules_queued ON schedules (name) WHERE queued > 0",
     "succeeded": "CREATE INDEX succeeded ON jobs (ended_us) WHERE state = 4 AND term >= 0",
+    "events_of_jobs": "CREATE INDEX events_of_jobs ON events (job, number) WHERE job > 0",
     "tags_of_job": "CREATE INDEX tags_of_job ON tags (job)",
     "unsuccessful": "CREATE INDEX unsuccessful ON jobs (state, ended_us) WHERE state > 4 AND term >= 0",
 }

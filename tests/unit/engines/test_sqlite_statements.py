@@ -44,6 +44,11 @@ THESE_RUNS = [
     "SEARCH snapshots USING INTEGER PRIMARY KEY (rowid=?)",
 ]
 PLANS = {
+    "events": ["SEARCH events USING INTEGER PRIMARY KEY (rowid>?)"],
+    "events_backward": ["SEARCH events USING INTEGER PRIMARY KEY (rowid<?)"],
+    "events_of_job": ["SEARCH events USING INDEX events_of_jobs (job=? AND number>?)"],
+    "events_of_job_backward": ["SEARCH events USING INDEX events_of_jobs (job=? AND number<?)"],
+    "sweep_events": ["SEARCH events USING INTEGER PRIMARY KEY (rowid<?)"],
     "live": ["SEARCH jobs USING INDEX live (function=? AND uniq=?)"],
     "kept": ["SEARCH jobs USING INDEX kept (function=? AND uniq=? AND ended_us>?)"],
     "settle": [BY_ID],

@@ -4,7 +4,8 @@ SELECT last, swept, asked FROM event_ends;
 -- name: append_events
 INSERT INTO new_events (namespace, type, function, subject, job, fields) {rows(text, text, text, text, bigint, bytea)};
 
--- The lock comes first, in a statement of its own: the next one then sees the numbers of whoever had it before.
+-- The lock comes first, in a statement of its own: the next one then sees the numbers of whoever had it before. Without it the
+-- primary key would refuse numbers that are given twice, and the group would run again.
 -- name: lock_event_ends
 SELECT last FROM event_ends FOR UPDATE;
 
@@ -22,7 +23,5 @@ UPDATE event_ends SET last = last + total.number FROM total WHERE total.number >
 RETURNING total.number;
 
 -- name: swept_until
-SELECT max(number) FROM (
-    SELECT number FROM events
-    WHERE at_us < $1 OR number <= (SELECT last FROM event_ends) - $2
-    ORDER BY number LIMIT $3) AS old;
+SELECT max(number) FROM (SELECT number, at_us FROM events ORDER BY number LIMIT $3) AS oldest
+WHERE at_us < $1 OR number <= (SELECT last FROM event_ends) - $2;

@@ -83,10 +83,11 @@ async def _show_ends(tx: Transaction, _: ShowLogEnds, __: Meter) -> LogEnds:
 
 
 async def _list(tx: Transaction, query: ListEvents, meter: Meter) -> Page[Event]:
-    of_job = query.job is not None
-    name = ("events_of_job" if of_job else "events") + ("_backward" if query.backward else "")
-    outside = LARGEST if query.backward else 0
-    which = (query.job,) if of_job else ()
+    if query.backward:
+        name, outside = ("events_backward" if query.job is None else "events_of_job_backward"), LARGEST
+    else:
+        name, outside = ("events" if query.job is None else "events_of_job"), 0
+    which = () if query.job is None else (query.job,)
 
     async def read(after: int | None, most: int) -> Sequence[Event]:
         rows = await tx.sql.fetch(name, outside if after is None else after, most, *which)

@@ -1,13 +1,14 @@
--- name: append_events
-INSERT INTO events (at_us, namespace, type, function, subject, job, fields)
-VALUES (CAST(unixepoch('subsec') * 1000000 AS INTEGER), $1, $2, $3, $4, $5, $6);
+-- The numbers of deleted events are not given again: readers go on behind them.
+-- part: last
+max(coalesce((SELECT max(number) FROM events), 0), (SELECT swept FROM event_ends))
+;
 
--- Both ends are the last rows of indexes.
--- name: swept_until
-SELECT max(number) FROM (
-    SELECT number FROM events
-    WHERE at_us < $1 OR number <= (SELECT max(number) FROM events) - $2
-    ORDER BY number LIMIT $3);
+-- name: append_events
+INSERT INTO events (number, at_us, namespace, type, function, subject, job, fields)
+VALUES ({last} + 1, CAST(unixepoch('subsec') * 1000000 AS INTEGER), $1, $2, $3, $4, $5, $6);
 
 -- name: log_ends
-SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0), swept, asked FROM event_ends;
+SELECT {last}, swept, asked FROM event_ends;
+
+-- name: swept_until
+SELECT max(number) FROM (SELECT number, at_us FROM events ORDER BY number LIMIT $3) WHERE at_us < $1 OR number <= {last} - $2;

@@ -5,9 +5,8 @@ CREATE TABLE interests (
     interest BLOB NOT NULL                  -- MessagePack of mainspring.event_log.asked.Interest
 ) STRICT, WITHOUT ROWID;
 
--- The numbers of deleted events are not given again: readers go on behind them.
 CREATE TABLE events (
-    number    INTEGER PRIMARY KEY AUTOINCREMENT,
+    number    INTEGER PRIMARY KEY,
     at_us     INTEGER NOT NULL,
     namespace TEXT NOT NULL,
     type      TEXT NOT NULL,                -- mainspring.event_log.types

@@ -1,0 +1,145 @@
+"""Events on PostgreSQL get their numbers after their transactions, so that no reader misses one that was slow."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tests.conformance.suite.driver import done
+from tests.conformance.suite.paging import answer, everything
+
+from mainspring.engines.postgres.transaction import SQL
+from mainspring.event_log import types
+from mainspring.event_log.asked import Interest
+from mainspring.event_log.store import AskEvents, Event, ListEvents, NumberEvents, ShowLogEnds, StoredInterest
+from mainspring.jobs import store as ops
+from mainspring.jobs.model import State
+from mainspring.jobs.rules import Event as JobEvent
+from mainspring.jobs.rules import Settlement
+
+from .a_fleet import NOW, eventually, node, session
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    from mainspring.jobs.model import Job
+
+    from .a_fleet import Node
+
+SLOW = "INSERT INTO new_events (namespace, type, function, subject, job, fields) VALUES ('default', 'job.failed', 's', '', 7, '')"
+
+
+async def ask(one: Node) -> None:
+    interest = Interest(types.JOBS)
+    await one.group(AskEvents(now_us=NOW, saved=[StoredInterest("all", interest)]))
+
+
+async def leased(one: Node, number: int = 1) -> list[Job]:
+    await one.submitted(number)
+    ((found,),) = await one.group(one.claim(number))
+    return list(found)
+
+
+async def number(one: Node) -> int:
+    (numbered,) = await one.group(NumberEvents())
+    return int(numbered.number)
+
+
+async def behind(one: Node, place: int) -> list[Event]:
+    return await everything(one.engine, ListEvents(after=place or None, limit=10_000))
+
+
+def test_a_slow_transaction_is_read_behind_those_that_were_quicker(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other:
+            await ask(one)
+            quick, later = await leased(one, 2)
+            async with other.transaction():
+                await other.execute(SLOW)
+                await one.group(ops.Settle([done(quick)]))
+                await number(one)
+                first = await behind(one, 0)
+            await one.group(ops.Settle([done(later)]))
+            await number(one)
+            rest = await behind(one, first[-1].number)
+            assert [one.job for one in first] == [quick.id]
+            assert [one.job for one in rest] == [7, later.id]
+
+    asyncio.run(test())
+
+
+def test_a_node_numbers_behind_another_one_that_has_not_committed(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other, session(database) as third:
+            await ask(one)
+            await third.execute(SLOW)
+            async with other.transaction():
+                await other.execute(SQL["lock_event_ends"])
+                assert await other.fetchval(SQL["number_events"], 10) == 1
+                await third.execute(SLOW)
+                numbering = asyncio.ensure_future(number(one))
+                await waiting_for_locks(third)
+            assert await numbering == 1
+            assert [event.number for event in await behind(one, 0)] == [1, 2]
+
+    asyncio.run(test())
+
+
+async def waiting_for_locks(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    """Wait until another session waits for a lock."""
+
+    async def look() -> bool:
+        return bool(await connection.fetchval("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+
+    await eventually(look, "a session waits for a lock")
+
+
+def test_two_nodes_number_events_side_by_side(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, node(database, "n2") as two, session(database) as other:
+            await ask(one)
+            for _ in range(20):
+                await other.execute(SLOW)
+                await asyncio.gather(number(one), number(two))
+            found = await behind(two, 0)
+            ends = await answer(two.engine, ShowLogEnds())
+            assert [event.number for event in found] == list(range(1, 21))
+            assert ends.last == 20
+            assert await other.fetchval("SELECT count(*) FROM new_events") == 0
+
+    asyncio.run(test())
+
+
+def test_the_events_of_a_job_stay_in_order_over_nodes(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, node(database, "n2") as two:
+            await ask(one)
+            two.engine.interests.use(one.engine.interests.asked)
+            (job,) = await leased(one)
+            for place in range(6):
+                mine, next_one = (one, two) if place % 2 == 0 else (two, one)
+                retry = Settlement(job, JobEvent.RETRY, place + 1, due_us=NOW, ended_us=NOW)
+                outcome, _ = await asyncio.gather(mine.group(ops.Settle([retry])), number(next_one))
+                assert outcome == [set()]
+                await next_one.group(ops.Wake(NOW + 1))
+                ((claimed,),) = await next_one.group(next_one.claim(1))
+                (job,) = claimed
+            await number(one)
+            attempts = [event.fields["attempt"] for event in await behind(one, 0)]
+            assert attempts == [1, 2, 3, 4, 5, 6]
+            assert State(job.state) is State.LEASED
+
+    asyncio.run(test())
+
+
+def test_the_fast_path_makes_way_for_events_of_successes(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one:
+            jobs = await leased(one, 3)
+            await one.group(ops.Settle([done(jobs[0])]))
+            await ask(one)
+            await one.group(ops.Settle([done(jobs[1])]), ops.Submit([one.job(b"f")]))
+            await number(one)
+            assert [event.job for event in await behind(one, 0)] == [jobs[1].id]
+
+    asyncio.run(test())
