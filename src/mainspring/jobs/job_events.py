@@ -16,7 +16,10 @@ from mainspring.namespaces import name_text, split
 from mainspring.sizes import brief_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mainspring.access.caller import Act
+    from mainspring.event_log.asked import Asked
     from mainspring.jobs.model import Job
     from mainspring.jobs.rules import Settlement
 
@@ -49,6 +52,13 @@ def of_settlement(settlement: Settlement) -> NewEvent | None:
         due_us=settlement.due_us,
         **fields,
     )
+
+
+def have_events(settlements: Iterable[Settlement], asked: Asked) -> bool:
+    """Return whether somebody asks for an event of one of these settlements."""
+    if asked.types.isdisjoint(types.JOBS):
+        return False
+    return any(asked.wants(event) for one in settlements if (event := of_settlement(one)) is not None)
 
 
 def of_job(name: str, job: Job, error: bytes = b"", **fields: Any) -> NewEvent | None:

@@ -329,6 +329,15 @@ class EventSuite:
         assert (found[3].fields["error_type"], found[3].fields["error"]) == ("defect", "ValueError: no")
         assert "enough" in found[5].fields["error"]
 
+    def test_ends_of_activities(self, store: Store) -> None:
+        flows = Flows(store)
+        run = flows.start()
+        activity = flows.held_activity(run)
+        ask(store, "job.*")
+        store.settle(done(activity))
+        (event,) = numbered(store)
+        assert (event.type, event.function, event.fields["run"]) == (types.SUCCEEDED, "charge", run)
+
     # ---- the log ----
 
     def _caused(self, store: Store, number: int = 7) -> list[Job]:

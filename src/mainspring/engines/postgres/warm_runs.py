@@ -19,6 +19,7 @@ from mainspring.engines.postgres.transaction import JOBS_SQL, SQL
 from mainspring.engines.postgres.workflows import PostgresRuns
 from mainspring.engines.sql.workflows import rescheduled_row
 from mainspring.jobs import rules
+from mainspring.jobs.job_events import have_events
 from mainspring.jobs.model import State
 from mainspring.jobs.owners import note, noticed, owner
 from mainspring.jobs.slices import Units, of_kind
@@ -208,8 +209,8 @@ async def compose(
     completions = [one for operation in of_kind(plan, Decide) for one in operation.completions]
     if not all(_ends(tx, one) for one in settlements) or not all(map(_goes_on, completions)):
         return None
-    if len({one.job.id for one in settlements}) < len(settlements):
-        return None
+    if len({one.job.id for one in settlements}) < len(settlements) or have_events(settlements, tx.events.asked):
+        return None  # the statement writes no events; the runs stay open, and have none themselves
     runs = tx.use(PostgresRuns, WarmRuns(tx))
     changed = {one.run for one in completions} | {_run_of(one) for one in settlements}
     if not runs.presume(cache, changed):

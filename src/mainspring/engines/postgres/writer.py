@@ -70,9 +70,9 @@ from mainspring.engines.postgres.warm_runs import NoStore, NotWarmError
 from mainspring.engines.postgres.workflows import PostgresWorkflowSlice
 from mainspring.engines.sql import access, events, records
 from mainspring.errors import StoreError, StoreFencedError
-from mainspring.event_log import types
 from mainspring.event_log.store import Numbered, NumberEvents
 from mainspring.jobs import store as ops
+from mainspring.jobs.job_events import have_events
 from mainspring.jobs.owners import owner
 from mainspring.jobs.rules import Event
 from mainspring.jobs.slices import Slice, Units
@@ -361,7 +361,8 @@ class Writer:
     def transaction_without_store(self, connection: Connection[Record]) -> Transaction:
         """Return the transaction of a warm group."""
         tx = self.transaction(connection)
-        return Transaction(cast("Any", NoStore()), tx.term, tx.functions, tx.nodes, self.memory, self._lifecycle)
+        use = (self.memory, self._lifecycle, self._interests)
+        return Transaction(cast("Any", NoStore()), tx.term, tx.functions, tx.nodes, *use)
 
     def committed(self, tx: Transaction) -> None:
         """Note that an attempt was committed."""
@@ -543,12 +544,10 @@ async def compose(tx: Transaction, plan: Plan, size: int, number: int) -> FastPa
     """Return a group as one statement, with its counts noted in ``tx``; None if the group does not qualify."""
     if not KINDS.issuperset(plan):
         return None
-    if types.SUCCEEDED in tx.events.asked.types and ops.Settle in plan:
-        return None  # the statement writes no events
     settlements = _settlements(tx, plan)
     new_jobs = None if settlements is None else _new_jobs(tx, plan)
-    if settlements is None or new_jobs is None:
-        return None
+    if settlements is None or new_jobs is None or have_events(settlements, tx.events.asked):
+        return None  # the statement writes no events
     if (
         sum(len(new.job.payload) for new in new_jobs) + sum(len(one.result) for one in settlements)
         > transaction.PORTION_BYTES
