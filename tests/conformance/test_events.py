@@ -10,7 +10,7 @@ from mainspring.errors import StoreError
 from mainspring.jobs import store as ops
 from tests.conformance.suite import EventSuite, Make, Store
 from tests.conformance.suite.driver import NOW
-from tests.conformance.suite.events import ask, told
+from tests.conformance.suite.events import brief, want
 from tests.engines import memory_engine, postgres_engine, sqlite_engine
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class TestSqliteEvents(EventSuite):
         return lambda: sqlite_engine(tmp_path / "jobs.db")
 
     def test_a_group_that_is_rolled_back_has_no_events(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        ask(store)
+        want(store)
         job = store.leased()
         cancelled = store.submitted()
 
@@ -41,9 +41,9 @@ class TestSqliteEvents(EventSuite):
             patch.setitem(store.engine._handlers, ops.Count, fail)  # type: ignore[attr-defined]
             with pytest.raises(StoreError, match="planted"):
                 store.group(ops.Cancel(cancelled.id, b"", NOW), ops.Recover(job.term + 1), ops.Count())
-        assert told(store) == []
+        assert brief(store) == []
         store.end(store.leased())
-        assert len(told(store)) == 1
+        assert len(brief(store)) == 1
 
 
 class TestPostgresEvents(EventSuite):

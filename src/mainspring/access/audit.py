@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from mainspring.access.caller import Act
-from mainspring.event_log.asked import NewEvent
+from mainspring.event_log.interests import NewEvent
 from mainspring.event_log.types import ACTED, ActFields
 from mainspring.sizes import CANNOT_READ
 from mainspring.storage.engine import Operation, Page, PageQuery, Phase, Sizes

@@ -13,7 +13,7 @@ from mainspring.access.audit import Acting
 from mainspring.bulk import rules
 from mainspring.bulk.rules import Action, BulkOperation, Outcome, Result, Status, Touched, encode
 from mainspring.event_log import types
-from mainspring.event_log.asked import NewEvent, caused_by
+from mainspring.event_log.interests import NewEvent, caused_by
 from mainspring.event_log.types import OperationFields
 from mainspring.jobs.model import State, failure
 from mainspring.jobs.store import Cancel, Cancelled, Deleted, DeleteEnded, Redrive, Redriven, Reschedule, Rescheduled
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from mainspring.access.caller import Act
-    from mainspring.event_log.asked import NewEvents
+    from mainspring.event_log.interests import NewEvents
     from mainspring.jobs.model import Job
     from mainspring.jobs.owners import Notice
     from mainspring.queries import JobFilter
@@ -317,7 +317,7 @@ class BulkUnit:
         """Write an operation that has run until now."""
         await self._tables.save(bulk, touched)
         events = self._tables.events
-        if bulk.status is not Status.RUNNING and types.OPERATION_ENDED in events.asked.types:
+        if bulk.status is not Status.RUNNING and types.OPERATION_ENDED in events.interests.types:
             events.add(ended_event(bulk))
 
     async def _act(self, bulk: BulkOperation, ids: Sequence[int], now_us: int) -> tuple[Sequence[Any], list[Result]]:
@@ -340,7 +340,7 @@ class BulkUnit:
                 raise TypeError("a backfill changes no jobs: StepBackfill fires its schedule")
         outcomes = await self._tables.perform(operations)
         events = self._tables.events
-        for event in caused_by(operations, outcomes, events.asked):
+        for event in caused_by(operations, outcomes, events.interests):
             events.add(event)
         return outcomes, [_result(job_id, outcome) for job_id, outcome in zip(ids, outcomes, strict=True)]
 

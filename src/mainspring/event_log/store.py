@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from mainspring.event_log.asked import Asked, Interest
+from mainspring.event_log.interests import Interest, InterestSet
 from mainspring.namespaces import ANY
 from mainspring.sizes import CANNOT_READ
 from mainspring.storage.engine import Operation, Page, PageQuery, Phase, Query, Sizes
@@ -19,7 +19,7 @@ from mainspring.storage.engine import Operation, Page, PageQuery, Phase, Query, 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
-    from mainspring.event_log.asked import Interests, NewEvent
+    from mainspring.event_log.interests import CurrentInterests, NewEvent
     from mainspring.event_log.types import Fields
     from mainspring.storage.engine import Meter
 
@@ -84,32 +84,32 @@ _decode_interest: Final = msgspec.msgpack.Decoder(Interest).decode
 
 
 def interest_of(stored: bytes) -> Interest | None:
-    """Return a stored interest; None if this version cannot read it: the others stay asked for."""
+    """Return a stored interest; None if this version cannot read it: the others stay."""
     try:
         return _decode_interest(stored)
     except CANNOT_READ:
         return None
 
 
-class AskedFor(NamedTuple):
-    """All that is asked for, as a store has it."""
+class AllInterests(NamedTuple):
+    """All interests in a store."""
 
     version: int
     """The number of changes so far."""
     interests: list[StoredInterest]
     unread: int = 0
-    """Interests that this version cannot read."""
+    """CurrentInterests that this version cannot read."""
 
-    def at(self, now_us: int) -> Asked:
-        """Return what is asked for at a time."""
+    def at(self, now_us: int) -> InterestSet:
+        """Return the interests that have not ended at a time."""
         live = [one.interest for one in self.interests if not 0 < one.until_us <= now_us]
-        return Asked(live, self.version)
+        return InterestSet(live, self.version)
 
 
-class AskEvents(Operation):
-    """Save interests, and remove others by their ids. Interests that have ended at ``now_us`` are removed as well.
+class SaveInterests(Operation):
+    """Save interests, and remove others by their ids. CurrentInterests that have ended at ``now_us`` are removed as well.
 
-    This node records the events of each cause that begins after the outcome. Outcome: `AskedFor`, as it is afterwards.
+    This node records the events of each cause that begins after the outcome. Outcome: `AllInterests`, as it is afterwards.
     """
 
     phase = Phase.EVENTS
@@ -154,8 +154,8 @@ class SweepEvents(Operation):
         self.urgent = False
 
 
-class ShowAsked(Query[AskedFor], frozen=True):
-    """Read all that is asked for."""
+class ShowInterests(Query[AllInterests], frozen=True):
+    """Read all interests."""
 
     is_small = True
 
@@ -167,8 +167,8 @@ class LogEnds(NamedTuple):
     """The highest number so far; 0 if there was no event yet."""
     swept: int
     """The highest number that was deleted: a reader that goes on behind a lower one has missed events."""
-    asked: int
-    """`AskedFor.version`."""
+    changes: int
+    """`AllInterests.version`."""
 
 
 class ShowLogEnds(Query[LogEnds], frozen=True):
@@ -232,5 +232,5 @@ async def list_events(
 class EventEngine(Protocol):
     """An engine that keeps events."""
 
-    interests: Interests
-    """What its transactions record. An `AskEvents` changes it after its commit."""
+    interests: CurrentInterests
+    """The interests by which its transactions record events. A `SaveInterests` changes them after its commit."""

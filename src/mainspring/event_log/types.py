@@ -51,7 +51,7 @@ class JobFields(Fields):
     ran_us: Annotated[int, about("How long the attempt ran, in microseconds, where it is known.")] = 0
     due_us: Annotated[int, about("When the job runs next, in microseconds of wall time.")] = 0
     lost: Annotated[bool, about("Whether the attempt was lost with its worker or node.")] = False
-    by: Annotated[str, about("The name of the caller who asked for it.")] = ""
+    by: Annotated[str, about("The name of the caller whose request it was.")] = ""
 
 
 class RunFields(Fields):
@@ -73,7 +73,7 @@ class ScheduleFields(Fields):
     fire_us: Annotated[int, about("The fire time, in microseconds of wall time.")] = 0
     tags: Annotated[tuple[str, ...], about("The tags of its jobs.")] = ()
     until_us: Annotated[int, about("The last of several fire times that were missed together.")] = 0
-    cause: Annotated[str, about("What the fire followed from: trigger, parent or manual.")] = ""
+    cause: Annotated[str, about("The cause of the fire: trigger, parent or manual.")] = ""
     reason: Annotated[str, about("Why the time was missed, such as misfire or overlap.")] = ""
     by: Annotated[str, about("The name of the caller.")] = ""
 
@@ -90,7 +90,7 @@ class FunctionFields(Fields):
 class OperationFields(Fields):
     """Of an event about an operation on many jobs."""
 
-    action: Annotated[str, about("What it does to each job.")] = ""
+    action: Annotated[str, about("Its change of each job.")] = ""
     status: Annotated[str, about("How it has ended.")] = ""
     why: Annotated[str, about("Why it was stopped, if it was.")] = ""
     done: Annotated[int, about("How many jobs had their turn.")] = 0

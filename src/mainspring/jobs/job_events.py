@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.event_log import types
-from mainspring.event_log.asked import NewEvent
+from mainspring.event_log.interests import NewEvent
 from mainspring.event_log.types import JobFields
 from mainspring.jobs.model import DECISIONS, RUNS, decode_failure
 from mainspring.jobs.rules import Event, Outcome
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from mainspring.access.caller import Act
-    from mainspring.event_log.asked import Asked
+    from mainspring.event_log.interests import InterestSet
     from mainspring.jobs.model import Job
     from mainspring.jobs.rules import Settlement
 
@@ -54,11 +54,11 @@ def of_settlement(settlement: Settlement) -> NewEvent | None:
     )
 
 
-def have_events(settlements: Iterable[Settlement], asked: Asked) -> bool:
-    """Return whether somebody asks for an event of one of these settlements."""
-    if asked.types.isdisjoint(types.JOBS):
+def have_events(settlements: Iterable[Settlement], interests: InterestSet) -> bool:
+    """Return whether one of these settlements has an event that somebody wants."""
+    if interests.types.isdisjoint(types.JOBS):
         return False
-    return any(asked.wants(event) for one in settlements if (event := of_settlement(one)) is not None)
+    return any(interests.wants(event) for one in settlements if (event := of_settlement(one)) is not None)
 
 
 def of_job(name: str, job: Job, error: bytes = b"", **fields: Any) -> NewEvent | None:

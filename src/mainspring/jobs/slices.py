@@ -21,7 +21,7 @@ from mainspring.storage.engine import Phase
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from mainspring.event_log.asked import NewEvents
+    from mainspring.event_log.interests import NewEvents
     from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.owners import Notice, Notices
     from mainspring.jobs.store import Found, Withdrawn

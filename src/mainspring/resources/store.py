@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from mainspring.access.audit import Acting
 from mainspring.event_log import types
-from mainspring.event_log.asked import NewEvent
+from mainspring.event_log.interests import NewEvent
 from mainspring.event_log.types import FunctionFields
 from mainspring.namespaces import name_text, split
 from mainspring.resources.rules import FunctionLimits

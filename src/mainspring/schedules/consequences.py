@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from mainspring.event_log import types
-from mainspring.event_log.asked import NewEvent
+from mainspring.event_log.interests import NewEvent
 from mainspring.event_log.types import ScheduleFields
 from mainspring.jobs.model import Job, Options, State, brief, failure
 from mainspring.jobs.rules import duration_us
@@ -213,7 +213,7 @@ class ScheduleChanges:
     def _record(self, writes: Writes) -> None:
         """Record the events of the rows that have just been decided, or have begun after a wait."""
         events = self.tables.events
-        if events.asked.types.isdisjoint({types.FIRED, types.MISSED}):
+        if events.interests.types.isdisjoint({types.FIRED, types.MISSED}):
             return
         for row in (*writes.new, *writes.changed):
             if self._states[row.schedule, row.fire_us] is not row.state:

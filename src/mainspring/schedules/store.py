@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from mainspring.access.audit import Acting
 from mainspring.event_log import types
-from mainspring.event_log.asked import NewEvent
+from mainspring.event_log.interests import NewEvent
 from mainspring.event_log.types import ScheduleFields
 from mainspring.jobs.slices import SliceTransaction
 from mainspring.namespaces import ANY, split_text

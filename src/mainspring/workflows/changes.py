@@ -527,7 +527,7 @@ class RunChanges:
         if changed:
             await self.tables.write(writes)
         recorded = self.tables.events
-        if not RUNS.isdisjoint(recorded.asked.types):
+        if not RUNS.isdisjoint(recorded.interests.types):
             for found in changed:
                 run = found.run
                 for event in events_of(run.row, run.state, found.events, is_new=found.fresh, parked_us=found.parked_us):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.event_log import types
-from mainspring.event_log.asked import NewEvent
+from mainspring.event_log.interests import NewEvent
 from mainspring.event_log.types import RunFields
 from mainspring.jobs.model import decode_failure, failure
 from mainspring.sizes import brief_line

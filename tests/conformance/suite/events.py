@@ -12,14 +12,14 @@ from mainspring.access.caller import Act
 from mainspring.bulk.rules import Action, BulkOperation, Spec
 from mainspring.bulk.store import BeginBulk, StepBulk
 from mainspring.event_log import types
-from mainspring.event_log.asked import Interest
+from mainspring.event_log.interests import Interest
 from mainspring.event_log.store import (
-    AskedFor,
-    AskEvents,
+    AllInterests,
     Event,
     ListEvents,
     NumberEvents,
-    ShowAsked,
+    SaveInterests,
+    ShowInterests,
     ShowLogEnds,
     StoredInterest,
     SweepEvents,
@@ -50,12 +50,12 @@ LATER = NOW + 60_000_000
 ACT = Act("jobs.retry", "ann")
 
 
-def ask(store: Store, *patterns: str, name: str = "one", until_us: int = 0, **criteria: Any) -> AskedFor:
+def want(store: Store, *patterns: str, name: str = "one", until_us: int = 0, **criteria: Any) -> AllInterests:
     """Ask for events of some types."""
     interest = Interest(types_of(patterns or ("*",)), **criteria)
-    (asked,) = store.group(AskEvents(now_us=NOW, saved=[StoredInterest(name, interest, until_us)]))
-    assert isinstance(asked, AskedFor)
-    return asked
+    (interests,) = store.group(SaveInterests(now_us=NOW, saved=[StoredInterest(name, interest, until_us)]))
+    assert isinstance(interests, AllInterests)
+    return interests
 
 
 def numbered(store: Store, **criteria: Any) -> list[Event]:
@@ -65,7 +65,7 @@ def numbered(store: Store, **criteria: Any) -> list[Event]:
     return store.all_of(ListEvents(limit=10_000, **criteria))
 
 
-def told(store: Store, **criteria: Any) -> list[tuple[str, int]]:
+def brief(store: Store, **criteria: Any) -> list[tuple[str, int]]:
     """Return the types of the events with the jobs that they are about."""
     return [(event.type, event.job) for event in numbered(store, **criteria)]
 
@@ -98,41 +98,41 @@ class EventSuite:
         finally:
             store.close()
 
-    # ---- who asks ----
+    # ---- interests ----
 
-    def test_what_nobody_asks_for_is_not_recorded(self, store: Store) -> None:
+    def test_without_an_interest_nothing_is_recorded(self, store: Store) -> None:
         store.settle(failed(store.leased()))
-        ask(store, "job.succeeded")
+        want(store, "job.succeeded")
         store.settle(failed(store.leased()))
-        assert told(store) == []
+        assert brief(store) == []
         job = store.leased()
         store.end(job)
-        assert told(store) == [(types.SUCCEEDED, job.id)]
+        assert brief(store) == [(types.SUCCEEDED, job.id)]
 
     def test_an_interest_stays_until_it_is_removed(self, store: Store) -> None:
-        first = ask(store, "job.failed")
+        first = want(store, "job.failed")
         store.reopen()
-        assert store.read(ShowAsked()).interests == first.interests
+        assert store.read(ShowInterests()).interests == first.interests
         job = store.leased()
         store.settle(failed(job))
-        (after,) = store.group(AskEvents(now_us=NOW, removed=["one", "unknown"]))
+        (after,) = store.group(SaveInterests(now_us=NOW, removed=["one", "unknown"]))
         assert (after.interests, after.version > first.version) == ([], True)
         store.settle(failed(store.leased()))
-        assert told(store) == [(types.FAILED, job.id)]
+        assert brief(store) == [(types.FAILED, job.id)]
 
     def test_an_interest_may_end_by_itself(self, store: Store) -> None:
-        ask(store, name="short", until_us=NOW + 1)
-        ask(store, "job.failed", name="long")
+        want(store, name="short", until_us=NOW + 1)
+        want(store, "job.failed", name="long")
         job = store.leased()
         store.end(job)
-        (after,) = store.group(AskEvents(now_us=NOW + 1))
+        (after,) = store.group(SaveInterests(now_us=NOW + 1))
         assert [one.id for one in after.interests] == ["long"]
         store.end(store.leased())
-        assert told(store) == [(types.SUCCEEDED, job.id)]
+        assert brief(store) == [(types.SUCCEEDED, job.id)]
 
     def test_an_interest_has_a_namespace_functions_and_tags(self, store: Store) -> None:
-        ask(store, name="a", namespace="team", functions=("pay*",))
-        ask(store, name="b", namespace="default", tags=("big", "red"))
+        want(store, name="a", namespace="team", functions=("pay*",))
+        want(store, name="b", namespace="default", tags=("big", "red"))
         paid, big = (
             store.leased(function=key("team", b"payroll")),
             store.leased(options=Options(tags=("big", "new", "red"))),
@@ -152,50 +152,50 @@ class EventSuite:
         assert [*found[1].fields["tags"]] == ["big", "new", "red"]
 
     def test_a_saved_interest_replaces_that_of_its_id(self, store: Store) -> None:
-        ask(store, "job.*")
-        ask(store, "job.failed")
+        want(store, "job.*")
+        want(store, "job.failed")
         store.end(store.leased())
-        assert told(store) == []
+        assert brief(store) == []
 
     # ---- causes ----
 
     def test_the_ends_of_attempts(self, store: Store) -> None:
-        ask(store)
+        want(store)
         jobs = [store.leased(function=b"f%d" % number) for number in range(6)]
-        won, lost, again, snoozed, back, gone = jobs
+        won, lost, failing, snoozed, back, gone = jobs
         missed = rules.Settlement(gone, rules.Event.LOSE, 1)
         missed.outcome = rules.Outcome.LOST
         store.settle(
             done(won),
             failed(lost),
-            failed(again, retry=True),
+            failed(failing, retry=True),
             Settlement(snoozed, rules.Event.SNOOZE, 0, due_us=LATER),
             released(back),
             missed,
         )
-        assert sorted(told(store), key=lambda one: one[1]) == [
+        assert sorted(brief(store), key=lambda one: one[1]) == [
             (types.SUCCEEDED, won.id),
             (types.FAILED, lost.id),
-            (types.ATTEMPT_FAILED, again.id),
+            (types.ATTEMPT_FAILED, failing.id),
             (types.SNOOZED, snoozed.id),
             (types.ATTEMPT_FAILED, gone.id),
         ]
         fields = {one.job: one.fields for one in numbered(store)}
         assert fields[lost.id] == {"attempt": 1, "error_type": "ValueError", "error": "no such bank", "ran_us": 9}
-        assert (fields[again.id]["due_us"], fields[snoozed.id]["due_us"]) == (LATER, LATER)
+        assert (fields[failing.id]["due_us"], fields[snoozed.id]["due_us"]) == (LATER, LATER)
         assert fields[gone.id] == {"attempt": 1, "lost": True}
 
     def test_a_stale_settlement_has_no_event(self, store: Store) -> None:
-        ask(store)
+        want(store)
         job = store.leased()
         stale = replace(job, term=job.term + 1000)
         assert store.settle(done(stale)) == {job.id}
         store.end(job)
         assert store.settle(done(job)) == {job.id}
-        assert told(store) == [(types.SUCCEEDED, job.id)]
+        assert brief(store) == [(types.SUCCEEDED, job.id)]
 
     def test_requests_about_waiting_jobs(self, store: Store) -> None:
-        ask(store, "job.*")
+        want(store, "job.*")
         job = store.submitted()
         store.group(ops.Reschedule(job.id, NOW, due_us=LATER, act=ACT))
         store.group(ops.Reschedule(job.id, NOW, priority=0))
@@ -208,14 +208,14 @@ class EventSuite:
         assert found[1].fields["error_type"] == "ValueError"
 
     def test_jobs_that_expire(self, store: Store) -> None:
-        ask(store)
+        want(store)
         job = store.submitted(expires_us=NOW + 5)
         store.wake(NOW + 6)
-        assert told(store) == [(types.EXPIRED, job.id)]
+        assert brief(store) == [(types.EXPIRED, job.id)]
         assert store.state(job.id) is State.EXPIRED
 
     def test_attempts_that_are_lost_with_their_node(self, store: Store) -> None:
-        ask(store)
+        want(store)
         ran, waited = store.leased(), store.leased()
         store.assign(ran)
         store.reopen()
@@ -224,15 +224,15 @@ class EventSuite:
             store.group(ops.Recover(store.term, [ran.term]))
         else:
             store.recover()
-        assert told(store) == [(types.ATTEMPT_FAILED, ran.id)], f"{waited.id} may never have reached a worker"
+        assert brief(store) == [(types.ATTEMPT_FAILED, ran.id)], f"{waited.id} may never have reached a worker"
 
     def test_decisions_and_runs_have_no_events_of_jobs(self, store: Store) -> None:
-        ask(store)
+        want(store)
         store.end(store.leased(function=b"\x1fd\x1fdefault\x1fw\x1f1"))
-        assert told(store) == []
+        assert brief(store) == []
 
     def test_schedules(self, make: Make, store: Store) -> None:
-        ask(store)
+        want(store)
         s = Scheduling(make, store)
         s.add("a", tags=("red",))
         s.add("b", parents=("a",))
@@ -255,7 +255,7 @@ class EventSuite:
         assert missed.fields["reason"] == "parent"
 
     def test_a_fire_time_that_waits_has_an_event_when_it_begins(self, make: Make, store: Store) -> None:
-        ask(store, types.FIRED)
+        want(store, types.FIRED)
         s = Scheduling(make, store)
         s.add("a", overlap=Overlap.QUEUE)
         s.fire()
@@ -267,7 +267,7 @@ class EventSuite:
         assert {one.job for one in numbered(store)} == {row.job for row in s.history("a")}
 
     def test_functions(self, store: Store) -> None:
-        ask(store)
+        want(store)
         limits = FunctionLimits(b"f", paused=True, pause_reason="the bank is away", until_us=LATER)
         store.group(SaveLimits(limits, act=ACT))
         store.group(SaveLimits(FunctionLimits(b"f", paused=True), act=ACT))  # the first one was quicker
@@ -283,7 +283,7 @@ class EventSuite:
     def test_operations_on_many_jobs(self, store: Store) -> None:
         jobs = [store.leased() for _ in range(2)]
         store.settle(*map(failed, jobs))
-        ask(store)
+        want(store)
         ids = [job.id for job in jobs]
         spec = Spec(action=Action.RETRY, ids=tuple(ids))
         (bulk,) = store.group(BeginBulk(BulkOperation(id=store.new_id(), created_us=NOW, spec=spec)))
@@ -294,7 +294,7 @@ class EventSuite:
         assert found[-1].fields == {"action": "retry", "status": "done", "done": 2, "by": "local"}
 
     def test_acts(self, store: Store) -> None:
-        ask(store, types.ACTED)
+        want(store, types.ACTED)
         store.group(RecordActs([ACT], act=ACT))
         job = store.submitted()
         store.group(ops.Cancel(job.id, b"", NOW, act=ACT))
@@ -303,7 +303,7 @@ class EventSuite:
         assert event.fields == {"what": "jobs.retry", "by": "ann"}
 
     def test_runs(self, store: Store) -> None:
-        ask(store, "run.*")
+        want(store, "run.*")
         flows = Flows(store)
         run = flows.start()
         flows.running(run, flows.close())
@@ -333,7 +333,7 @@ class EventSuite:
         flows = Flows(store)
         run = flows.start()
         activity = flows.held_activity(run)
-        ask(store, "job.*")
+        want(store, "job.*")
         store.settle(done(activity))
         (event,) = numbered(store)
         assert (event.type, event.function, event.fields["run"]) == (types.SUCCEEDED, "charge", run)
@@ -341,7 +341,7 @@ class EventSuite:
     # ---- the log ----
 
     def _caused(self, store: Store, number: int = 7) -> list[Job]:
-        ask(store)
+        want(store)
         jobs = [store.leased(function=b"f%d" % (place % 2)) for place in range(number)]
         for job in jobs:
             store.end(job)
@@ -362,12 +362,12 @@ class EventSuite:
         jobs = [job.id for job in self._caused(store)]
         job = store.leased(function=key("team", b"f0"), options=Options(tags=("red",)))
         store.settle(failed(job))
-        assert told(store, namespace="team") == told(store, tag="red") == [(types.FAILED, job.id)]
-        assert told(store, types=frozenset({types.FAILED})) == [(types.FAILED, job.id)]
-        assert [one for _, one in told(store, function="f0", namespace="default")] == jobs[::2]
-        assert told(store, job=jobs[3]) == told(store, job=jobs[3], backward=True) == [(types.SUCCEEDED, jobs[3])]
-        assert told(store, job=jobs[3], namespace="team") == []
-        assert told(store, subject="n9") == []
+        assert brief(store, namespace="team") == brief(store, tag="red") == [(types.FAILED, job.id)]
+        assert brief(store, types=frozenset({types.FAILED})) == [(types.FAILED, job.id)]
+        assert [one for _, one in brief(store, function="f0", namespace="default")] == jobs[::2]
+        assert brief(store, job=jobs[3]) == brief(store, job=jobs[3], backward=True) == [(types.SUCCEEDED, jobs[3])]
+        assert brief(store, job=jobs[3], namespace="team") == []
+        assert brief(store, subject="n9") == []
 
     @pytest.mark.parametrize("backward", [False, True])
     def test_a_read_ends_with_its_budget(self, store: Store, backward: bool) -> None:

@@ -10,8 +10,8 @@ from tests.conformance.suite.paging import answer, everything
 
 from mainspring.engines.postgres.transaction import SQL
 from mainspring.event_log import types
-from mainspring.event_log.asked import Interest
-from mainspring.event_log.store import AskEvents, Event, ListEvents, NumberEvents, ShowLogEnds, StoredInterest
+from mainspring.event_log.interests import Interest
+from mainspring.event_log.store import Event, ListEvents, NumberEvents, SaveInterests, ShowLogEnds, StoredInterest
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 from mainspring.jobs.rules import Event as JobEvent
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 SLOW = "INSERT INTO new_events (namespace, type, function, subject, job, fields) VALUES ('default', 'job.failed', 's', '', 7, '')"
 
 
-async def ask(one: Node) -> None:
+async def want(one: Node) -> None:
     interest = Interest(types.JOBS)
-    await one.group(AskEvents(now_us=NOW, saved=[StoredInterest("all", interest)]))
+    await one.group(SaveInterests(now_us=NOW, saved=[StoredInterest("all", interest)]))
 
 
 async def leased(one: Node, number: int = 1) -> list[Job]:
@@ -52,7 +52,7 @@ async def behind(one: Node, place: int) -> list[Event]:
 def test_a_slow_transaction_is_read_behind_those_that_were_quicker(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other:
-            await ask(one)
+            await want(one)
             quick, later = await leased(one, 2)
             async with other.transaction():
                 await other.execute(SLOW)
@@ -71,7 +71,7 @@ def test_a_slow_transaction_is_read_behind_those_that_were_quicker(database: str
 def test_a_node_numbers_behind_another_one_that_has_not_committed(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other, session(database) as third:
-            await ask(one)
+            await want(one)
             await third.execute(SLOW)
             async with other.transaction():
                 await other.execute(SQL["lock_event_ends"])
@@ -97,7 +97,7 @@ async def waiting_for_locks(connection: asyncpg.Connection[asyncpg.Record]) -> N
 def test_two_nodes_number_events_side_by_side(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, node(database, "n2") as two, session(database) as other:
-            await ask(one)
+            await want(one)
             for _ in range(20):
                 await other.execute(SLOW)
                 await asyncio.gather(number(one), number(two))
@@ -113,8 +113,8 @@ def test_two_nodes_number_events_side_by_side(database: str) -> None:
 def test_the_events_of_a_job_stay_in_order_over_nodes(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, node(database, "n2") as two:
-            await ask(one)
-            two.engine.interests.use(one.engine.interests.asked)
+            await want(one)
+            two.engine.interests.use(one.engine.interests.now)
             (job,) = await leased(one)
             for place in range(6):
                 mine, next_one = (one, two) if place % 2 == 0 else (two, one)
@@ -137,7 +137,7 @@ def test_the_fast_path_makes_way_for_events_of_successes(database: str) -> None:
         async with node(database) as one:
             jobs = await leased(one, 3)
             await one.group(ops.Settle([done(jobs[0])]))
-            await ask(one)
+            await want(one)
             await one.group(ops.Settle([done(jobs[1])]), ops.Submit([one.job(b"f")]))
             await number(one)
             assert [event.job for event in await behind(one, 0)] == [jobs[1].id]

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.conformance.suite.events import ask, told
+from tests.conformance.suite.events import brief, want
 from tests.conformance.suite.flows import Flows
 
 from mainspring.engines.postgres import transaction, warm_runs
@@ -103,16 +103,16 @@ def test_decisions_steps_and_ends_of_activities_are_one_statement_each(one: Flow
 
 def test_an_end_that_somebody_asks_for_is_written_step_by_step_with_its_event(one: Flows, steps: list[int]) -> None:
     _, held = begun(one)
-    ask(one.store, types.SUCCEEDED, functions=("other",))
+    want(one.store, types.SUCCEEDED, functions=("other",))
     steps.clear()
     assert one.group(job_ops.Settle([one.settled(held, b"done")])) == [set()]
     assert steps == []
-    ask(one.store, types.SUCCEEDED)
+    want(one.store, types.SUCCEEDED)
     (held,) = one.store.claim(b"charge")
     steps.clear()
     assert one.group(job_ops.Settle([one.settled(held, b"done")])) == [set()]
     assert len(steps) == 1
-    assert told(one.store) == [(types.SUCCEEDED, held.id)]
+    assert brief(one.store) == [(types.SUCCEEDED, held.id)]
 
 
 def test_they_have_the_results_of_groups_that_run_step_by_step(

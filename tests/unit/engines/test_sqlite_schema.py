@@ -31,7 +31,7 @@ GOLDEN: dict[str, list[Column]] = {
         ("act", "BLOB", 1, None, 0),
         ("object", "INTEGER", 0, None, 0),
     ],
-    "event_ends": [("swept", "INTEGER", 1, None, 0), ("asked", "INTEGER", 1, None, 0)],
+    "event_ends": [("swept", "INTEGER", 1, None, 0), ("changes", "INTEGER", 1, None, 0)],
     "events": [
         ("number", "INTEGER", 0, None, 1),
         ("at_us", "INTEGER", 1, None, 0),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.memory.engine import Transaction
     from mainspring.engines.memory.tables import Tables
-    from mainspring.event_log.asked import NewEvents
+    from mainspring.event_log.interests import NewEvents
     from mainspring.jobs.model import Job
     from mainspring.queries import JobFilter
     from mainspring.schedules.rules import Backfill, Backfilled

@@ -26,7 +26,7 @@ from mainspring.storage.engine import Meter, Opened, Phase, Probe, has_keys, pla
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from mainspring.event_log.asked import Interests, NewEvents
+    from mainspring.event_log.interests import CurrentInterests, NewEvents
     from mainspring.features import Feature
     from mainspring.ids import NodeId
     from mainspring.jobs.model import Job, StopRequest
@@ -205,9 +205,9 @@ class MemoryEngine:
         self._terms: dict[int, str] = {}
 
     @property
-    def interests(self) -> Interests:
-        """What its groups record."""
-        return self._tables.recorded
+    def interests(self) -> CurrentInterests:
+        """The interests by which its groups record events."""
+        return self._tables.current_interests
 
     @property
     def tables(self) -> Tables:

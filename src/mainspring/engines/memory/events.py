@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from mainspring.event_log.store import (
-    AskedFor,
-    AskEvents,
+    AllInterests,
     Event,
     ListEvents,
     LogEnds,
     Numbered,
     NumberEvents,
-    ShowAsked,
+    SaveInterests,
+    ShowInterests,
     ShowLogEnds,
     SweepEvents,
     list_events,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from mainspring.engines.memory.tables import Tables
-    from mainspring.event_log.asked import NewEvent
+    from mainspring.event_log.interests import NewEvent
     from mainspring.storage.engine import Meter, Operation, Page, Query
 
 
@@ -38,20 +38,20 @@ def append(tables: Tables, events: Sequence[NewEvent]) -> None:
         tables.events.append(Event(tables.last_event, time.time_ns() // 1000, *about, msgspec.to_builtins(one.fields)))
 
 
-def _ask(tables: Tables, operation: AskEvents) -> AskedFor:
-    tables.asked_version += 1
-    ended = [one.id for one in tables.asked_for.values() if 0 < one.until_us <= operation.now_us]
+def _save(tables: Tables, operation: SaveInterests) -> AllInterests:
+    tables.interest_changes += 1
+    ended = [one.id for one in tables.interests.values() if 0 < one.until_us <= operation.now_us]
     for name in (*ended, *operation.removed):
-        tables.asked_for.pop(name, None)
+        tables.interests.pop(name, None)
     for one in operation.saved:
-        tables.asked_for[one.id] = one
-    asked_for = _asked_for(tables)
-    tables.recorded.use(asked_for.at(operation.now_us))
-    return asked_for
+        tables.interests[one.id] = one
+    interests = _all_interests(tables)
+    tables.current_interests.use(interests.at(operation.now_us))
+    return interests
 
 
-def _asked_for(tables: Tables) -> AskedFor:
-    return AskedFor(tables.asked_version, [one for _, one in sorted(tables.asked_for.items())])
+def _all_interests(tables: Tables) -> AllInterests:
+    return AllInterests(tables.interest_changes, [one for _, one in sorted(tables.interests.items())])
 
 
 def _number(_: Tables, __: NumberEvents) -> Numbered:
@@ -69,12 +69,12 @@ def _sweep(tables: Tables, operation: SweepEvents) -> int:
     return old
 
 
-async def _show_asked(tables: Tables, _: ShowAsked, __: Meter) -> AskedFor:
-    return _asked_for(tables)
+async def _show_interests(tables: Tables, _: ShowInterests, __: Meter) -> AllInterests:
+    return _all_interests(tables)
 
 
 async def _show_ends(tables: Tables, _: ShowLogEnds, __: Meter) -> LogEnds:
-    return LogEnds(tables.last_event, tables.swept_events, tables.asked_version)
+    return LogEnds(tables.last_event, tables.swept_events, tables.interest_changes)
 
 
 async def _list(tables: Tables, query: ListEvents, meter: Meter) -> Page[Event]:
@@ -95,12 +95,12 @@ def _number_of(event: Event) -> int:
 
 
 HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
-    AskEvents: _ask,
+    SaveInterests: _save,
     NumberEvents: _number,
     SweepEvents: _sweep,
 }
 READERS: Final[dict[type[Query[Any]], Callable[[Tables, Any, Meter], Coroutine[Any, Any, Any]]]] = {
-    ShowAsked: _show_asked,
+    ShowInterests: _show_interests,
     ShowLogEnds: _show_ends,
     ListEvents: _list,
 }

@@ -9,7 +9,7 @@ import heapq
 from bisect import bisect_left, bisect_right, insort
 from typing import TYPE_CHECKING
 
-from mainspring.event_log.asked import Interests, NewEvents
+from mainspring.event_log.interests import CurrentInterests, NewEvents
 from mainspring.jobs.model import Counts
 
 if TYPE_CHECKING:
@@ -141,12 +141,11 @@ class Tables:
         self.acts: list[Recorded] = []
         """The audit, oldest first."""
         self.last_act = 0
-        self.asked_for: dict[str, StoredInterest] = {}
-        """Interests in events by their ids."""
-        self.asked_version = 0
-        self.recorded = Interests()
-        """What is asked for now."""
-        self.new_events = NewEvents(self.recorded)
+        self.interests: dict[str, StoredInterest] = {}
+        """CurrentInterests in events by their ids."""
+        self.interest_changes = 0
+        self.current_interests = CurrentInterests()
+        self.new_events = NewEvents(self.current_interests)
         """The events of the group under way."""
         self.events: list[Event] = []
         """The log of events, oldest first."""

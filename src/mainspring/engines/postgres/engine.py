@@ -24,7 +24,7 @@ from mainspring.engines.postgres.transaction import Nodes, Statements, load_stat
 from mainspring.engines.postgres.writer import SLOW_GROUP, Watch, Writer
 from mainspring.engines.sql import access, events, records
 from mainspring.errors import StoreBrokenError, StoreError, StoreFencedError
-from mainspring.event_log.asked import Interests
+from mainspring.event_log.interests import CurrentInterests
 from mainspring.ids import Term
 from mainspring.log_limit import CauseLimit
 from mainspring.nodes.model import NodeRow
@@ -104,7 +104,7 @@ class PostgresEngine:
         self._slow = slow
         self._cluster = cluster
         self.slices = slices
-        self.interests = Interests()
+        self.interests = CurrentInterests()
         self._readers = {**READERS, **access.READERS, **records.READERS, **events.READERS}
         for one in slices:
             self._readers |= one.readers
@@ -164,7 +164,7 @@ class PostgresEngine:
         await _warn(connection)
         await partitions.maintain(connection)
         term = await self._begin(connection, node)
-        self.interests.use((await events.asked_for(Statements(connection))).at(0))
+        self.interests.use((await events.all_interests(Statements(connection))).at(0))
         await self._writer.begin(term, self._open_timeout)
         self._term = term
         self._reader = Reader(self._address, f"{name} reads", self._nodes, self._writer.memory, self._readers)

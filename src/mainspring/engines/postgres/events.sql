@@ -1,5 +1,5 @@
 -- name: log_ends
-SELECT last, swept, asked FROM event_ends;
+SELECT last, swept, changes FROM event_ends;
 
 -- name: append_events
 INSERT INTO new_events (namespace, type, function, subject, job, fields) {rows(text, text, text, text, bigint, bytea)};

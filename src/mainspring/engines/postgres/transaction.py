@@ -18,7 +18,7 @@ import msgspec
 from mainspring import namespaces
 from mainspring.engines.sql import statements
 from mainspring.engines.sql.statements import STATES, Values
-from mainspring.event_log.asked import Interests, NewEvents
+from mainspring.event_log.interests import CurrentInterests, NewEvents
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs import rules
 from mainspring.jobs.model import NO_UNIQUE, Job, Options, State, counted_as, decode_options, encode_options
@@ -230,7 +230,7 @@ class Transaction:
         nodes: Nodes,
         memory: Memory,
         lifecycle: JobLifecycle | None = None,
-        interests: Interests | None = None,
+        interests: CurrentInterests | None = None,
     ) -> None:
         self.connection = connection
         self.sql = Statements(connection)
@@ -250,7 +250,7 @@ class Transaction:
         self._tables: dict[Any, Any] = {}
         self.notices: Notices = {}
         """The events in this group that the owners of jobs have not followed yet."""
-        self.interests = interests or Interests()
+        self.interests = interests or CurrentInterests()
         self.events = NewEvents(self.interests)
         """The events of this group."""
         self.lifecycle = lifecycle

@@ -209,7 +209,7 @@ async def compose(
     completions = [one for operation in of_kind(plan, Decide) for one in operation.completions]
     if not all(_ends(tx, one) for one in settlements) or not all(map(_goes_on, completions)):
         return None
-    if len({one.job.id for one in settlements}) < len(settlements) or have_events(settlements, tx.events.asked):
+    if len({one.job.id for one in settlements}) < len(settlements) or have_events(settlements, tx.events.interests):
         return None  # the statement writes no events; the runs stay open, and have none themselves
     runs = tx.use(PostgresRuns, WarmRuns(tx))
     changed = {one.run for one in completions} | {_run_of(one) for one in settlements}

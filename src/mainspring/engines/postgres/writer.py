@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from mainspring.engines.postgres.control import Control
     from mainspring.engines.postgres.submitting import New
     from mainspring.engines.postgres.warm_runs import WarmGroup
-    from mainspring.event_log.asked import Interests
+    from mainspring.event_log.interests import CurrentInterests
     from mainspring.jobs.rules import Settlement
     from mainspring.jobs.slices import JobLifecycle
     from mainspring.storage.engine import Plan
@@ -229,7 +229,7 @@ class Writer:
         committed: Callable[[Transaction], object],
         slices: Sequence[Slice[Transaction]],
         lifecycle: JobLifecycle | None,
-        interests: Interests,
+        interests: CurrentInterests,
     ) -> None:
         """``committed`` is called with each committed transaction, before the outcomes are reported."""
         self.runner = Runner(slices)
@@ -546,7 +546,7 @@ async def compose(tx: Transaction, plan: Plan, size: int, number: int) -> FastPa
         return None
     settlements = _settlements(tx, plan)
     new_jobs = None if settlements is None else _new_jobs(tx, plan)
-    if settlements is None or new_jobs is None or have_events(settlements, tx.events.asked):
+    if settlements is None or new_jobs is None or have_events(settlements, tx.events.interests):
         return None  # the statement writes no events
     if (
         sum(len(new.job.payload) for new in new_jobs) + sum(len(one.result) for one in settlements)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from mainspring.engines.sql.statements import Handlers, Readers, Statements, Transaction
-    from mainspring.event_log.asked import NewEvents
+    from mainspring.event_log.interests import NewEvents
     from mainspring.storage.engine import Meter, Page
 
 

@@ -1,4 +1,4 @@
-"""The event log: what is asked for, the events, and their numbers."""
+"""The event log: interests, events, and the ends of the log."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.engines.sql.statements import LARGEST
 from mainspring.event_log.store import (
-    AskedFor,
-    AskEvents,
+    AllInterests,
     Event,
     ListEvents,
     LogEnds,
     Numbered,
     NumberEvents,
-    ShowAsked,
+    SaveInterests,
+    ShowInterests,
     ShowLogEnds,
     StoredInterest,
     SweepEvents,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mainspring.engines.sql.statements import Handlers, Readers, Statements, Transaction
-    from mainspring.event_log.asked import NewEvent
+    from mainspring.event_log.interests import NewEvent
     from mainspring.storage.engine import Meter, Page
 
 
@@ -37,26 +37,26 @@ async def append(sql: Statements, events: Sequence[NewEvent]) -> None:
     await sql.many("append_events", map(row_of, events))
 
 
-async def _ask(tx: Transaction, operations: Sequence[AskEvents]) -> list[AskedFor]:
+async def _save(tx: Transaction, operations: Sequence[SaveInterests]) -> list[AllInterests]:
     sql = tx.sql
     for one in operations:
-        await sql.execute("count_asked")  # on a shared store, the row is locked from here on
+        await sql.execute("count_interest_changes")  # on a shared store, the row is locked from here on
         await sql.execute("remove_ended_interests", one.now_us)
         await sql.execute("remove_interests", sql.among(one.removed))
         saved = {row.id: row for row in one.saved}.values()
         await sql.many("save_interests", [(row.id, row.until_us, encode_interest(row.interest)) for row in saved])
-    new = await asked_for(sql)
-    asked = new.at(max(one.now_us for one in operations))
-    tx.commits.append(lambda: tx.interests.use(asked))
+    new = await all_interests(sql)
+    interests = new.at(max(one.now_us for one in operations))
+    tx.commits.append(lambda: tx.interests.use(interests))
     return [new] * len(operations)
 
 
-async def asked_for(sql: Statements) -> AskedFor:
-    """Return all that is asked for."""
+async def all_interests(sql: Statements) -> AllInterests:
+    """Return all interests."""
     ends = await _ends(sql)
     found = [(name, interest_of(stored), until_us) for name, until_us, stored in await sql.fetch("interests")]
     readable = [StoredInterest(name, one, until_us) for name, one, until_us in found if one is not None]
-    return AskedFor(ends.asked, readable, len(found) - len(readable))
+    return AllInterests(ends.changes, readable, len(found) - len(readable))
 
 
 async def _ends(sql: Statements) -> LogEnds:
@@ -74,8 +74,8 @@ async def _sweep(tx: Transaction, operations: Sequence[SweepEvents]) -> list[int
     return outcomes
 
 
-async def _show_asked(tx: Transaction, _: ShowAsked, __: Meter) -> AskedFor:
-    return await asked_for(tx.sql)
+async def _show_interests(tx: Transaction, _: ShowInterests, __: Meter) -> AllInterests:
+    return await all_interests(tx.sql)
 
 
 async def _show_ends(tx: Transaction, _: ShowLogEnds, __: Meter) -> LogEnds:
@@ -98,8 +98,8 @@ async def _list(tx: Transaction, query: ListEvents, meter: Meter) -> Page[Event]
     return page
 
 
-HANDLERS: Final[Handlers] = {AskEvents: _ask, SweepEvents: _sweep}
+HANDLERS: Final[Handlers] = {SaveInterests: _save, SweepEvents: _sweep}
 """Each engine has its own of `NumberEvents`."""
-READERS: Final[Readers] = {ShowAsked: _show_asked, ShowLogEnds: _show_ends, ListEvents: _list}
+READERS: Final[Readers] = {ShowInterests: _show_interests, ShowLogEnds: _show_ends, ListEvents: _list}
 
 __all__ = ["HANDLERS", "READERS", "NumberEvents", "Numbered", "append"]

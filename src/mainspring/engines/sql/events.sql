@@ -1,5 +1,5 @@
--- name: count_asked
-UPDATE event_ends SET asked = asked + 1;
+-- name: count_interest_changes
+UPDATE event_ends SET changes = changes + 1;
 
 -- name: interests
 SELECT id, until_us, interest FROM interests ORDER BY id;

@@ -21,7 +21,7 @@ from mainspring.storage.engine import Operation, Query, statements_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from mainspring.event_log.asked import Interests, NewEvents
+    from mainspring.event_log.interests import CurrentInterests, NewEvents
     from mainspring.jobs.slices import JobLifecycle
     from mainspring.storage.engine import Meter
 
@@ -68,8 +68,8 @@ class Transaction(Protocol):
         """Its statements."""
 
     @property
-    def interests(self) -> Interests:
-        """What its node records of events."""
+    def interests(self) -> CurrentInterests:
+        """The interests by which its node records events."""
 
     async def load_nodes(self, ids: Iterable[int]) -> None:
         """Load the nodes of these jobs' terms; call it before a job or its number is returned: handles need both."""

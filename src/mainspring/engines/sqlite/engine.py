@@ -25,7 +25,7 @@ from mainspring.engines.sqlite.statements import SQL, synchronous
 from mainspring.engines.sqlite.store_file import FileLock, Folding
 from mainspring.engines.sqlite.transaction import Transaction, explain, full_at_start
 from mainspring.errors import StoreBrokenError, StoreError, StoreFullError
-from mainspring.event_log.asked import Interests
+from mainspring.event_log.interests import CurrentInterests
 from mainspring.event_log.store import Numbered, NumberEvents
 from mainspring.ids import Term
 from mainspring.jobs.slices import Units, concerns
@@ -102,7 +102,7 @@ class SqliteEngine:
             self._handlers |= one.handlers
             self._readers |= one.readers
         self._kinds = self._handlers.keys() | {kind for one in slices for kind in one.writes}
-        self.interests = Interests()
+        self.interests = CurrentInterests()
         self._connection: apsw.Connection | None = None
         self._work: queue.SimpleQueue[tuple[list[Any], Committed] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -176,7 +176,7 @@ class SqliteEngine:
         terms = dict(cursor.execute(SQL["terms"]))
         cursor.execute("COMMIT")
         self._tx = Transaction(cursor, term, terms, self._lifecycle, self.interests)
-        self.interests.use(run_synchronously(events.asked_for(self._tx.sql)).at(0))
+        self.interests.use(run_synchronously(events.all_interests(self._tx.sql)).at(0))
         return Opened(Term(term), terms)
 
     # ---- committing ----

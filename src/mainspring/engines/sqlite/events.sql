@@ -8,7 +8,7 @@ INSERT INTO events (number, at_us, namespace, type, function, subject, job, fiel
 VALUES ({last} + 1, CAST(unixepoch('subsec') * 1000000 AS INTEGER), $1, $2, $3, $4, $5, $6);
 
 -- name: log_ends
-SELECT {last}, swept, asked FROM event_ends;
+SELECT {last}, swept, changes FROM event_ends;
 
 -- name: swept_until
 SELECT max(number) FROM (SELECT number, at_us FROM events ORDER BY number LIMIT $3) WHERE at_us < $1 OR number <= {last} - $2;

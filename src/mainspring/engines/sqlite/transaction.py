@@ -23,7 +23,7 @@ from mainspring.errors import (
     StoreFullError,
     StoreUnavailableError,
 )
-from mainspring.event_log.asked import Interests, NewEvents
+from mainspring.event_log.interests import CurrentInterests, NewEvents
 from mainspring.jobs.model import NO_UNIQUE, Job, State, counted_as, decode_options, encode_options, read_options
 from mainspring.private_data import refusal_reason
 
@@ -335,7 +335,7 @@ class Transaction:
         term: int,
         nodes: dict[int, str],
         lifecycle: JobLifecycle | None,
-        interests: Interests | None = None,
+        interests: CurrentInterests | None = None,
     ) -> None:
         self.cursor = cursor
         self.sql = Statements(cursor)
@@ -349,7 +349,7 @@ class Transaction:
         self._deltas: dict[tuple[int, int, int], int] = {}
         self.notices: Notices = {}
         """The events in the group under way that the owners of jobs have not followed yet."""
-        self.interests = interests or Interests()
+        self.interests = interests or CurrentInterests()
         self.events = NewEvents(self.interests)
         """The events of the group under way."""
         self.large: list[list[Job]] = []

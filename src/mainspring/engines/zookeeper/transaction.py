@@ -19,7 +19,7 @@ from mainspring.engines.zookeeper.sessions import Session, Slice, Waiting
 from mainspring.engines.zookeeper.submitting import NewJob, joining, parents, submission
 from mainspring.engines.zookeeper.tree import Check, Create, Delete, Node, Refusal, SessionEndedError, Write
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
-from mainspring.event_log.asked import Interests, NewEvents
+from mainspring.event_log.interests import CurrentInterests, NewEvents
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs.model import Job, State
 from mainspring.jobs.owners import Ended, Notice, Owner, owner
@@ -149,7 +149,7 @@ class ZookeeperGround:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.events = NewEvents(Interests())  # this store keeps none
+        self.events = NewEvents(CurrentInterests())  # this store keeps none
         self.transaction = Transaction(session.tree)
         self.owners: dict[int, Owner] = {}
         """The owners of jobs that were stored or joined."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from mainspring.access.caller import Act
     from mainspring.access.idempotency import KeyedAct
-    from mainspring.event_log.asked import NewEvent
+    from mainspring.event_log.interests import NewEvent
     from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.rules import Settlement
 

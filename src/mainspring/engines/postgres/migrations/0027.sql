@@ -1,11 +1,11 @@
 -- compatible from: 22
 -- The event log. Nodes of earlier versions record no events.
 
--- What listeners, webhooks and readers ask for: an event is stored only if somebody asks for it.
+-- The interests of listeners, webhooks and readers: an event is stored only if one of them includes it.
 CREATE TABLE interests (
     id       text   PRIMARY KEY,
     until_us bigint NOT NULL,                    -- when it ends; 0: when it is removed
-    interest bytea  NOT NULL                     -- MessagePack of mainspring.event_log.asked.Interest
+    interest bytea  NOT NULL                     -- MessagePack of mainspring.event_log.interests.Interest
 );
 
 -- Events as their transactions write them, in the order of the inserts. Transactions commit in another order: so the events get
@@ -38,6 +38,6 @@ CREATE INDEX events_of_jobs ON events (job, number) WHERE job > 0;
 CREATE TABLE event_ends (
     last  bigint NOT NULL,                       -- the highest number
     swept bigint NOT NULL,                       -- the highest number that was deleted
-    asked bigint NOT NULL                        -- the number of changes of interests
+    changes bigint NOT NULL                      -- the number of changes of interests
 );
 INSERT INTO event_ends VALUES (0, 0, 0);

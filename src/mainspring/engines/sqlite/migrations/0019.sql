@@ -1,8 +1,8 @@
--- What listeners, webhooks and readers ask for: an event is stored only if somebody asks for it.
+-- The interests of listeners, webhooks and readers: an event is stored only if one of them includes it.
 CREATE TABLE interests (
     id       TEXT PRIMARY KEY,
     until_us INTEGER NOT NULL,              -- when it ends; 0: when it is removed
-    interest BLOB NOT NULL                  -- MessagePack of mainspring.event_log.asked.Interest
+    interest BLOB NOT NULL                  -- MessagePack of mainspring.event_log.interests.Interest
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE events (
@@ -19,7 +19,7 @@ CREATE INDEX events_of_jobs ON events (job, number) WHERE job > 0;
 
 -- One row.
 CREATE TABLE event_ends (
-    swept INTEGER NOT NULL,                 -- the highest number that was deleted
-    asked INTEGER NOT NULL                  -- the number of changes of interests
+    swept   INTEGER NOT NULL,               -- the highest number that was deleted
+    changes INTEGER NOT NULL                -- the number of changes of interests
 ) STRICT;
 INSERT INTO event_ends VALUES (0, 0);

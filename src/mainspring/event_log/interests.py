@@ -1,7 +1,7 @@
-"""Who asks for events: a store writes an event only if somebody asks for it, so events that nobody wants cost nothing.
+"""Interests in events: a store writes an event only if one of them includes it, so events that nobody wants cost nothing.
 
-What a group of operations has caused is told by its operations and their outcomes (`caused_events`), once for all engines;
-slices, and handlers that know more than their outcomes, add theirs to the transaction (`NewEvents`).
+The events of a group of operations follow from the operations and their outcomes (`caused_events`), once for all engines. Slices,
+and handlers that know more than their outcomes, add theirs to the transaction (`NewEvents`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NewEvent(NamedTuple):
 
 
 class Interest(msgspec.Struct, frozen=True):
-    """What somebody asks for."""
+    """The events that one listener, webhook or reader gets."""
 
     types: frozenset[str]
     namespace: str = ANY
@@ -48,7 +48,7 @@ class Interest(msgspec.Struct, frozen=True):
     """The job or run has all of them."""
 
     def matches(self, event: NewEvent) -> bool:
-        """Return whether an event of one of the types is asked for."""
+        """Return whether it includes an event of one of its types."""
         return (
             self.namespace in {ANY, event.namespace}
             and (not self.functions or any(fnmatchcase(event.function, one) for one in self.functions))
@@ -56,8 +56,8 @@ class Interest(msgspec.Struct, frozen=True):
         )
 
 
-class Asked:
-    """All that is asked for. It never changes: a store gets another one."""
+class InterestSet:
+    """All interests of a store, by the types of events. It never changes: a store gets another one."""
 
     def __init__(self, interests: Iterable[Interest] = (), version: int = 0) -> None:
         """``version`` counts the changes of interests in the store."""
@@ -67,73 +67,72 @@ class Asked:
             for name in one.types:
                 self._of.setdefault(name, []).append(one)
         self.types = frozenset(self._of)
-        """The types that anybody asks for."""
+        """The types of all of them."""
 
     def __bool__(self) -> bool:
-        """Return whether anybody asks for anything."""
+        """Return whether there are any."""
         return bool(self._of)
 
     def wants(self, event: NewEvent) -> bool:
-        """Return whether anybody asks for an event."""
+        """Return whether one of them includes an event."""
         return any(one.matches(event) for one in self._of.get(event.type, ()))
 
 
-NOTHING: Final = Asked()
-"""What a store writes that nobody has asked."""
+NOTHING: Final = InterestSet()
 
 
-class Interests:
-    """What a node's store records now: the engine's transactions look at it, and the node changes it between them."""
+class CurrentInterests:
+    """The interests by which the transactions of a node's store record events; the node changes them between transactions."""
 
     def __init__(self) -> None:
-        self.asked = NOTHING
+        self.now = NOTHING
 
-    def use(self, asked: Asked) -> None:
-        """Record from now on what is asked for, unless that is older than what is recorded."""
-        if asked.version >= self.asked.version:
-            self.asked = asked
+    def use(self, interests: InterestSet) -> None:
+        """Use interests from now on, unless they are older than the present ones."""
+        if interests.version >= self.now.version:
+            self.now = interests
 
 
 class NewEvents:
     """The events of one transaction that slices and handlers have added."""
 
-    def __init__(self, interests: Interests) -> None:
-        self._interests = interests
+    def __init__(self, current: CurrentInterests) -> None:
+        self._current = current
         self._new: list[NewEvent] = []
 
     @property
-    def asked(self) -> Asked:
-        """What is asked for: look at its ``types`` before making an event that costs something."""
-        return self._interests.asked
+    def interests(self) -> InterestSet:
+        """The interests: look at their ``types`` before making an event that costs something."""
+        return self._current.now
 
     def add(self, event: NewEvent | None) -> None:
-        """Add an event, if there is one and it is asked for."""
-        if event is not None and self.asked.wants(event):
+        """Add an event, if there is one and somebody wants it."""
+        if event is not None and self.interests.wants(event):
             self._new.append(event)
 
     def clear(self) -> None:
-        """Forget what was added: the transaction is rolled back."""
+        """Forget all: the transaction is rolled back."""
         self._new.clear()
 
     def take(self, plan: Plan, outcomes: Sequence[Any], more: Iterable[NewEvent] = ()) -> list[NewEvent]:
-        """Return what was added, ``more``, and what the operations of the group have caused; begin with none."""
+        """Return the events that were added, those of ``more`` and those that the operations have caused; begin with none."""
         new, self._new = self._new, []
-        asked = self.asked
-        if asked:
-            new += filter(asked.wants, chain(caused_events(plan, outcomes, asked), more))
+        interests = self.interests
+        if interests:
+            new += filter(interests.wants, chain(caused_events(plan, outcomes, interests), more))
         return new
 
 
-def caused_events(plan: Plan, outcomes: Sequence[Any], asked: Asked) -> Iterable[NewEvent]:
-    """Return the events of the types asked for that a group's operations have caused, in the order of its phases."""
+def caused_events(plan: Plan, outcomes: Sequence[Any], interests: InterestSet) -> Iterable[NewEvent]:
+    """Return the events that a group's operations have caused, in the order of its phases, without those of unwanted types."""
     for kind, placed in plan.items():
-        if not asked.types.isdisjoint(kind.causes):
+        if not interests.types.isdisjoint(kind.causes):
             for place, operation in placed:
                 yield from operation.caused(outcomes[place])
 
 
-def caused_by(operations: Sequence[Any], outcomes: Sequence[Any], asked: Asked) -> Iterable[NewEvent]:
-    """Return the events of the types asked for that operations inside another one have caused."""
+def caused_by(operations: Sequence[Any], outcomes: Sequence[Any], interests: InterestSet) -> Iterable[NewEvent]:
+    """Return the events that operations inside another one have caused, without those of unwanted types."""
     for operation, outcome in zip(operations, outcomes, strict=True):
-        if not asked.types.isdisjoint(operation.causes):
+        if not interests.types.isdisjoint(operation.causes):
             yield from operation.caused(outcome)
