@@ -313,7 +313,7 @@ class Attempt:
 
         The end of a process leaves the frames of a thread that does not end. So each one is taken before it is left.
         """
-        self.inside.is_closing = True
+        self.inside.close()
         while True:
             try:
                 frame = self._frames.pop()

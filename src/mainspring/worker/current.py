@@ -282,6 +282,10 @@ class Inside:
         self.is_closing = False
         """Whether the function has ended."""
 
+    def close(self) -> None:
+        """Note that the function has ended."""
+        self.is_closing = True
+
     def allows(self, error: BaseException) -> bool:
         """Return whether another attempt may follow an error."""
         return error is not self.final and (self._policy is None or self._policy.allows(error))
