@@ -77,7 +77,9 @@ class NoStore:
         """Raise NotWarmError: something is to be read or written that is not in memory."""
         raise NotWarmError
 
-    execute = fetchrow = fetchval = fetch
+    execute = fetch
+    fetchrow = fetch
+    fetchval = fetch
 
 
 class WarmRuns(PostgresRuns):
