@@ -77,9 +77,17 @@ class NoStore:
         """Raise NotWarmError: something is to be read or written that is not in memory."""
         raise NotWarmError
 
-    execute = fetch
-    fetchrow = fetch
-    fetchval = fetch
+    async def execute(self, *_: Any) -> Any:
+        """Raise NotWarmError, as `fetch` does."""
+        raise NotWarmError
+
+    async def fetchrow(self, *_: Any) -> Any:
+        """Raise NotWarmError, as `fetch` does."""
+        raise NotWarmError
+
+    async def fetchval(self, *_: Any) -> Any:
+        """Raise NotWarmError, as `fetch` does."""
+        raise NotWarmError
 
 
 class WarmRuns(PostgresRuns):
