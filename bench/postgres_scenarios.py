@@ -88,19 +88,26 @@ def idle(fleet: Fleet, scale: Scale) -> Run:
     load(fleet, "e2e", jobs=2_000, workers=6, **WIDE)
     with _sleepers(fleet, IDLE_WORKERS):
         time.sleep(12)  # wait for the work after the jobs: the journal is folded, and the first sweep is done
-        fleet.database.set(log_statement="all")
-        time.sleep(0.5)
-        before, started_at = len(fleet.database.log()), time.monotonic()
-        time.sleep(scale.count(60, 10))
-        seconds = time.monotonic() - started_at
-        logged = fleet.database.log()[before:]
+        found = statements_per_second(fleet.database, scale.count(60, 10))
         for node in fleet.nodes:
             with connect(f"127.0.0.1:{node.port}") as connection:
                 if counts(connection, "bench").workers != IDLE_WORKERS:
                     raise LoadError(f"{node.contestant.name} is not the one that the workers had connected to")
+    return Run(found["rate"], {"seconds": found["seconds"], "queries_per_s": found["by_kind"]})
+
+
+def statements_per_second(database: Database, seconds: float) -> dict[str, Any]:
+    """Return how many statements per second the database logs, in all and by their beginnings."""
+    database.set(log_statement="all")
+    time.sleep(0.5)
+    before, started_at = len(database.log()), time.monotonic()
+    time.sleep(seconds)
+    seconds = time.monotonic() - started_at
+    logged = database.log()[before:]
+    database.set(log_statement="none")
     kinds = Counter(re.sub(r"\d+", "N", " ".join(found[1].split())) for found in STATEMENT.finditer(logged))
     by_kind = {kind: round(number / seconds, 2) for kind, number in kinds.most_common()}
-    return Run(kinds.total() / seconds, {"seconds": seconds, "queries_per_s": by_kind})
+    return {"rate": kinds.total() / seconds, "seconds": seconds, "by_kind": by_kind}
 
 
 @contextlib.contextmanager

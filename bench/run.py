@@ -57,6 +57,7 @@ def main() -> int:
         every += workflow_cells.on_postgres(
             postgres.mainspring(options.server_cmd), fleet(1, options.server_cmd), fleet(3, options.server_cmd)
         )
+        every += workflow_cells.at_scale(postgres.mainspring(options.server_cmd), fleet(3, options.server_cmd))
     if options.base and not (options.base / "src" / "mainspring").is_dir():
         print(f"{options.base} has no src/mainspring; make it with: git archive COMMIT | tar x -C DIR", file=sys.stderr)
         return 2

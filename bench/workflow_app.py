@@ -111,3 +111,15 @@ async def sleep_long() -> None:
 async def sleep_until(timestamp: float) -> None:
     """Sleep until a time in seconds since 1970."""
     await workflow.sleep(timedelta(seconds=max(0.001, timestamp - workflow.now().timestamp())))
+
+
+@app.workflow
+async def refused() -> None:
+    """Fail."""
+    raise ValueError("refused")
+
+
+@app.workflow
+async def broken() -> None:
+    """Park: the mistake is one of the code."""
+    raise NameError("broken")

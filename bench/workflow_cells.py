@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import workflow_deploys
 import workflow_peers
-from measure import Cell, Side
+import workflow_scale
+from measure import Cell, Run, Scale, Side
 from workflow_app import LINKS
 from workflow_scenarios import Figure, Runs, Signals, Timers, cold_decision, figures, mapped, sleepers, tool
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from servers import Contestant
 
 MANY = 32
@@ -117,6 +120,55 @@ def on_postgres(postgres: Contestant, one: Contestant, three: Contestant) -> lis
     )
     found.append(workflow_deploys.cell("postgres-workflow-deploy", "three nodes on PostgreSQL", three))
     return found
+
+
+def at_scale(one: Contestant, three: Contestant) -> list[Cell]:
+    """Return the cells of many runs on PostgreSQL."""
+    memory, disk, idle = figures(workflow_scale.sleepers, "memory_mb", "disk_kb", "statements")
+    page, ratio = figures(workflow_scale.lists, "p99_ms", "ratio")
+    three_nodes, one_node = "three nodes on PostgreSQL", "one node on PostgreSQL"
+    sleeping = "1,000,000 sleeping runs on PostgreSQL, three nodes"
+    timers = workflow_scale.Timers(100_000, 2_000)
+    listing = "lists of runs by type, status and what they wait for, behind 1M open and 10M closed ones on PostgreSQL"
+    rows: tuple[tuple[str, str, str, float, str, Contestant, Callable[[Any, Scale], Run], str], ...] = (
+        (
+            "death",
+            "SIGKILL of a node whose worker has the decisions of 10,000 runs: until all are handed out elsewhere",
+            "s",
+            5.0,
+            three_nodes,
+            three,
+            workflow_scale.decided_elsewhere,
+            "5 s",
+        ),
+        ("sleepers-memory", f"{sleeping}: growth of a node's memory", "MB", 50.0, three_nodes, three, memory, "50 MB"),
+        ("sleepers-disk", "disk for each", "KB", 2.0, three_nodes, three, disk, "2 KB"),
+        ("sleepers-idle", "statements of the idle fleet", "queries/s", 15.0, three_nodes, three, idle, "15/s"),
+        (
+            "timers",
+            "100,000 timers of as many runs within 10 s on PostgreSQL, three nodes: p99 until it is recorded",
+            "ms",
+            500.0,
+            three_nodes,
+            three,
+            timers,
+            "500 ms",
+        ),
+        ("lists", f"{listing}: p99 of a page", "ms", 150.0, one_node, one, page, "150 ms"),
+        ("lists-submits", "durable submits beside ten clients that list: p99", "x", 2.0, one_node, one, ratio, "2 x"),
+    )
+    return [
+        Cell(
+            key=f"postgres-workflow-{key}",
+            measure=what,
+            required=f"under {text}",
+            unit=unit,
+            sides=(Side(label, contestant, scenario),),
+            under=limit,
+            once=True,
+        )
+        for key, what, unit, limit, label, contestant, scenario, text in rows
+    ]
 
 
 def _fan_out(sqlite: Contestant) -> list[Cell]:

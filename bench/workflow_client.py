@@ -6,27 +6,53 @@
     python workflow_client.py timers RUNS SPREAD AWAIT
     python workflow_client.py long STEPS SECONDS
     python workflow_client.py map ITEMS
+    python workflow_client.py originals RUNS
+    python workflow_client.py starts RUNS
+    python workflow_client.py lists CLIENTS SECONDS INTERVAL
 
 `runs`: concurrent clients start runs, and each awaits a result before it starts the next run. `signals`: many requests under way
 send numbers to the runs in turns; then each run must return how many it has received. `sleepers`: runs that sleep for days.
 `timers`: runs that sleep until times spread over SPREAD seconds, the first after all of them sleep; AWAIT is 1 to await their
 ends. `long`: one run with a long history; prints a line with its handle when it sleeps.
-`map`: one run maps an activity over many items.
+`map`: one run maps an activity over many items. `starts`: runs that sleep for days, whose decisions are not awaited.
+`originals`: runs of each kind that `workflow_fill` copies.
+`lists`: clients read pages of lists with each filter, one after another, each at most every INTERVAL seconds. A list continues
+where its last answer ended. With SECONDS 0, they end with the input.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
+import os
 import resource
+import statistics
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import workflow_app
 from admin import connect, counts, decisions
-from workflow_app import FAN_OUT, LINKS, STEPS, app, listener, long, mapped, numbers, sleep_long, sleep_until
+from workflow_app import (
+    FAN_OUT,
+    LINKS,
+    STEPS,
+    app,
+    broken,
+    empty,
+    listener,
+    long,
+    mapped,
+    numbers,
+    refused,
+    sleep_long,
+    sleep_until,
+)
+
+from mainspring.client.aio import AsyncClient
+from mainspring.client.environment import parse_servers
 
 if TYPE_CHECKING:
     import socket
@@ -51,6 +77,7 @@ CHUNK = 5_000
 """Runs that start before the client awaits their decisions."""
 SAFETY = 2.0
 """Runs may start this many times slower than in a sample, before timers are due."""
+A_WEEK = 7 * 86_400.0
 MARGIN = 10.0
 """Seconds between the last start of a run and the first timer, at least."""
 
@@ -162,6 +189,81 @@ async def map_items(count: int) -> dict[str, Any]:
     return {"seconds": seconds, "rate": count / seconds}
 
 
+async def starts(count: int) -> dict[str, Any]:
+    for first in range(0, count, CHUNK):
+        await sleep_long.asubmit_many([()] * min(CHUNK, count - first))
+    return {}
+
+
+async def originals(count: int) -> dict[str, Any]:
+    for workflow in (sleep_long, listener, broken):
+        await start_in_chunks(workflow, [()] * count)
+    await start_in_chunks(sleep_until, [(time.time() + A_WEEK,)] * count)
+    await start_in_chunks(empty, [()] * count)
+    await start_in_chunks(refused, [()] * count)
+    return {}
+
+
+FILTERS: dict[str, dict[str, Any]] = {
+    "all": {},
+    "open": {"open": True},
+    "closed": {"closed": True},
+    "type": {"type": "sleep_long"},
+    "a rare type": {"type": "sleep_until"},
+    "open, a rare type": {"type": "sleep_until", "open": True},
+    "failed": {"status": "failed"},
+    "timed out (none)": {"status": "timed_out"},
+    "parked": {"parked": True},
+    "stranded": {"stranded": True},
+}
+
+
+async def lists(clients: int, seconds: float, interval: float) -> dict[str, Any]:
+    over = asyncio.Event()
+    now = asyncio.get_running_loop().time
+    pages: dict[str, list[float]] = {name: [] for name in FILTERS}
+    found = dict.fromkeys(FILTERS, 0)
+    whole = dict.fromkeys(FILTERS, 0)
+
+    async def read(names: Sequence[str]) -> None:
+        client = AsyncClient(parse_servers(os.environ["MAINSPRING_SERVER"]))
+        cursors: dict[str, dict[str, str]] = {}
+        for name in itertools.cycle(names):
+            if over.is_set():
+                break
+            sent = now()
+            answer = await client.call("workflows.list", FILTERS[name] | cursors.pop(name, {}))
+            pages[name].append((now() - sent) * 1e3)
+            found[name] += len(answer["items"])
+            if answer["next"] is None:
+                whole[name] += 1
+            else:
+                cursors[name] = {"cursor": answer["next"]}
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), max(sent + interval - now(), 0))
+        await client.close()
+
+    names = [*FILTERS]
+    reading = asyncio.gather(*(read(names[number % len(names) :: clients]) for number in range(clients)))
+    await (asyncio.sleep(seconds) if seconds else asyncio.to_thread(sys.stdin.read))
+    over.set()
+    await reading
+    return {
+        "lists": {
+            name: {
+                "pages": len(times),
+                "p50_ms": statistics.median(times),
+                "p99_ms": sorted(times)[len(times) * 99 // 100],
+                "max_ms": max(times),
+                "runs": found[name],
+                "whole_lists": whole[name],
+            }
+            for name, times in pages.items()
+            if times
+        }
+    }
+
+
 async def main() -> None:
     mode, *arguments = sys.argv[1:]
     modes: dict[str, Callable[..., Awaitable[dict[str, Any]]]]
@@ -172,6 +274,9 @@ async def main() -> None:
         "timers": timers,
         "long": long_run,
         "map": map_items,
+        "starts": starts,
+        "originals": originals,
+        "lists": lists,
     }
     figures = await modes[mode](*map(_value, arguments))
     used = resource.getrusage(resource.RUSAGE_SELF)

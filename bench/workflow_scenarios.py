@@ -236,18 +236,28 @@ class Timers:
         if not self.deciders:
             time.sleep(max(0.0, figures["last"] + SETTLE_SECONDS - time.time()))
         server.stop()
-        histories = [*_histories(server)]
-        late_ms = sorted(itertools.chain.from_iterable(map(_lateness, histories)))
-        if len(late_ms) != runs:
-            raise LoadError(f"{len(late_ms)} of {runs} timers fired")
-        closed_at = max(events[-1].at_us for events in histories) / 1e6
-        figures |= {
-            "p50_ms": statistics.median(late_ms),
-            "p99_ms": late_ms[int(runs * 0.99)],
-            "max_ms": late_ms[-1],
-            "rate": runs / (closed_at - figures["first"]),
-        }
+        figures |= timer_figures(runs, _histories(server), figures["first"])
         return Run(figures["rate"] if self.deciders else figures["p99_ms"], figures)
+
+
+def timer_figures(runs: int, histories: Iterator[list[Any]], first: float) -> dict[str, Any]:
+    """Return how late the timers of runs were, and their rate since the first one. Raises LoadError unless each fired once."""
+    late_ms: list[float] = []
+    last_us = fired = 0
+    for events in histories:
+        of_run = _lateness(events)
+        late_ms += of_run
+        fired += bool(of_run)
+        last_us = max(last_us, events[-1].at_us)
+    late_ms.sort()
+    if not len(late_ms) == fired == runs:
+        raise LoadError(f"{len(late_ms)} timers of {fired} of {runs} runs fired")
+    return {
+        "p50_ms": statistics.median(late_ms),
+        "p99_ms": late_ms[int(runs * 0.99)],
+        "max_ms": late_ms[-1],
+        "rate": runs / (last_us / 1e6 - first),
+    }
 
 
 def _lateness(events: Sequence[Any]) -> list[float]:
