@@ -36,7 +36,7 @@ class Store:
         return {run: [] for run in runs}
 
     def list(self, **limits: Any) -> list[int]:
-        page = run_synchronously(list_runs(self, cast("Runs", self), ListRuns(**limits), Meter(Budget())))
+        page = run_synchronously(list_runs(self, cast("Runs", self), ListRuns(**limits), Meter(Budget(seconds=60.0))))
         return [one.row.id for one in page.items]
 
 
