@@ -235,15 +235,17 @@ def test_a_signal_to_a_waiting_job_whose_run_another_node_begins(nodes: Nodes) -
 
 
 @pytest.mark.parametrize("function", [b"order", b"later"])
+@pytest.mark.parametrize("named", range(3))
 def test_signals_to_waiting_jobs_in_another_order_do_not_deadlock(
-    nodes: Nodes, postgres: PostgresServer, function: bytes
+    nodes: Nodes, postgres: PostgresServer, function: bytes, named: int
 ) -> None:
     one, two = nodes.flows
-    later_us = one.now_us + SECOND
-    jobs = [one.store.submitted(function=function, state=State.SCHEDULED, due_us=later_us).id for _ in range(2)]
+    waiting: dict[str, Any] = {"function": function, "state": State.SCHEDULED, "due_us": one.now_us + SECOND}
+    jobs = [one.store.submitted(unique=b"w%d" % number, **waiting).id for number in range(2)]
+    keys = [Key(workflow_id=f"w{number}") if number < named else Key(job=job) for number, job in enumerate(jobs)]
     first, second = (
-        (flows, [ops.SignalRuns([Signal(Key(job=job), "s", b"%d" % job) for job in order], flows.now_us)])
-        for flows, order in ((one, jobs), (two, jobs[::-1]))
+        (flows, [ops.SignalRuns([Signal(key, "s", b"%d" % at) for at, key in enumerate(order)], flows.now_us)])
+        for flows, order in ((one, keys), (two, keys[::-1]))
     )
     deadlocks = postgres.log().count("deadlock detected")
     method = "take_waiting" if function == b"order" else "early"

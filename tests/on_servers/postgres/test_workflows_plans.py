@@ -72,6 +72,7 @@ INDEXES = {
     "next_run": {"runs_open_due"},
     "waiting_named": {"functions_names", "live"},
     "lock_waiting": {"jobs_pkey"},
+    "lock_waiting_named": {"functions_names", "jobs_pkey", "live"},
     "early_request": {"early_requests"},
     "last_run": {"namespace_workflow_id_closed_us"},
     "last_link": {"root"},

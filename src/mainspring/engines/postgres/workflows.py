@@ -139,9 +139,10 @@ class PostgresRuns(RunWrites, PostgresGround):
                 self._held_jobs.add(-number)
             else:
                 self._own = value
-        waiting = known_ids(wanted.jobs - self._held.keys())
-        if len(waiting) > 1:  # in the order of their ids, as another node may signal them in another order
-            await self._sql.fetch("lock_waiting", waiting)
+        if len(runs) + len(names) - len(self._held) > 1:
+            # In the order of their ids: another node may signal them in another order, and by other names.
+            uniques = [workflow_id.encode() for _, workflow_id in names]
+            await self._sql.fetch("lock_waiting_named", known_ids(wanted.runs - self._held.keys()), columns[0], uniques)
 
     async def is_held(self, job_id: int, term: int) -> bool:
         if job_id in self._asked_jobs and term == self.term:

@@ -175,6 +175,19 @@ WHERE f.namespace = $1 AND j.state < {leased};
 -- name: lock_waiting
 SELECT id FROM jobs WHERE id = ANY ($1::bigint[]) AND state < {leased} ORDER BY id FOR NO KEY UPDATE;
 
+-- The same of several jobs, and of those with some namespaces and uniques.
+-- name: lock_waiting_named
+SELECT id FROM jobs
+WHERE id = ANY (ARRAY(
+    SELECT unnest($1::bigint[])
+    UNION
+    SELECT j.id FROM unnest($2::text[], $3::bytea[]) AS named (namespace, uniq)
+    CROSS JOIN LATERAL (SELECT id FROM functions WHERE namespace = named.namespace OFFSET 0) AS f
+    CROSS JOIN LATERAL (
+        SELECT id, state FROM jobs WHERE function = f.id AND uniq = named.uniq AND uniq IS NOT NULL OFFSET 0) AS j
+    WHERE j.state < {leased})) AND state < {leased}
+ORDER BY id FOR NO KEY UPDATE;
+
 -- name: next_early
 SELECT job, EXISTS (SELECT FROM jobs WHERE id = job) OR EXISTS (SELECT FROM dead WHERE id = job AND attempt = 0) FROM early_signals
 WHERE job > $1 ORDER BY job LIMIT 1;
