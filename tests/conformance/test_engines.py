@@ -12,10 +12,10 @@ from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.sqlite.engine import SqliteEngine
 from tests.conformance.suite import EngineSuite, Make, SharedEngineSuite
 from tests.conformance.suite.driver import NOW
+from tests.conformance.suite.fixtures import StoreFixtures
 from tests.conformance.suite.holding import Holding
 from tests.conformance.suite.lifetime import Lifetime
 from tests.conformance.suite.replying import Replying
-from tests.conformance.suite.suite import StoreFixtures
 from tests.postgres.server import name_of
 from tests.shared_memory import SharedMemoryEngine, SharedTables
 

@@ -16,7 +16,7 @@ from mainspring.access.caller import Act
 from mainspring.event_log.interests import NewEvent
 from mainspring.event_log.types import ACTED, ActFields
 from mainspring.sizes import CANNOT_READ
-from mainspring.storage.engine import Operation, Page, PageQuery, Phase, Sizes
+from mainspring.storage.engine import Operation, Page, PageQuery, Phase, matching
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -144,24 +144,7 @@ async def list_acts(
     query: ListActs, meter: Meter, read: Callable[[int | None, int], Awaitable[Sequence[Recorded]]]
 ) -> Page[Recorded]:
     """Answer a query. ``read`` returns at most a number of acts below a place, newest first, by the query's index."""
-    found: list[Recorded] = []
-    place, searched_us = query.after, 0
-    sizes = Sizes(query)
-    while rows := sizes.part(min(meter.part(), PART)):
-        part = await read(place, rows)
-        meter.spend(rows)
-        is_spent = sizes.add(part)
-        for recorded in part:
-            if query.matches(recorded.act):
-                found.append(recorded)
-                if len(found) == query.limit:
-                    return Page(found, recorded.number, recorded.at_us, sizes.used)
-        if len(part) < rows:
-            return Page(found, size=sizes.used)
-        place, searched_us = part[-1].number, part[-1].at_us
-        if is_spent:
-            break
-    return Page(found, place, searched_us, sizes.used)
+    return await matching(query, meter, lambda recorded: query.matches(recorded.act), read, PART)
 
 
 REFUSALS_PER_MINUTE: Final = 60

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 
 import msgspec
 
@@ -73,9 +73,9 @@ class InterestSet:
         """Return whether there are any."""
         return bool(self._of)
 
-    def wants(self, event: NewEvent) -> bool:
-        """Return whether one of them includes an event."""
-        return any(one.matches(event) for one in self._of.get(event.type, ()))
+    def wants(self, event: NewEvent | None) -> TypeGuard[NewEvent]:
+        """Return whether there is an event that one of them includes."""
+        return event is not None and any(one.matches(event) for one in self._of.get(event.type, ()))
 
 
 NOTHING: Final = InterestSet()
@@ -107,7 +107,7 @@ class NewEvents:
 
     def add(self, event: NewEvent | None) -> None:
         """Add an event, if there is one and somebody wants it."""
-        if event is not None and self.interests.wants(event):
+        if self.interests.wants(event):
             self._new.append(event)
 
     def clear(self) -> None:
@@ -123,7 +123,7 @@ class NewEvents:
         return new
 
 
-def caused_events(plan: Plan, outcomes: Sequence[Any], interests: InterestSet) -> Iterable[NewEvent]:
+def caused_events(plan: Plan, outcomes: Sequence[Any], interests: InterestSet) -> Iterable[NewEvent | None]:
     """Return the events that a group's operations have caused, in the order of its phases, without those of unwanted types."""
     for kind, placed in plan.items():
         if not interests.types.isdisjoint(kind.causes):
@@ -131,7 +131,7 @@ def caused_events(plan: Plan, outcomes: Sequence[Any], interests: InterestSet) -
                 yield from operation.caused(outcomes[place])
 
 
-def caused_by(operations: Sequence[Any], outcomes: Sequence[Any], interests: InterestSet) -> Iterable[NewEvent]:
+def caused_by(operations: Sequence[Any], outcomes: Sequence[Any], interests: InterestSet) -> Iterable[NewEvent | None]:
     """Return the events that operations inside another one have caused, without those of unwanted types."""
     for operation, outcome in zip(operations, outcomes, strict=True):
         if not interests.types.isdisjoint(operation.causes):

@@ -14,13 +14,12 @@ import msgspec
 from mainspring.event_log.interests import Interest, InterestSet
 from mainspring.namespaces import ANY
 from mainspring.sizes import CANNOT_READ
-from mainspring.storage.engine import Operation, Page, PageQuery, Phase, Query, Sizes
+from mainspring.storage.engine import Operation, Page, PageQuery, Phase, Query, matching
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from mainspring.event_log.interests import CurrentInterests, NewEvent
-    from mainspring.event_log.types import Fields
     from mainspring.storage.engine import Meter
 
 
@@ -47,14 +46,9 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
 
-def encode_fields(fields: Fields) -> bytes:
-    """Return the stored form of the fields of an event."""
-    return _encode(fields)
-
-
 def row_of(event: NewEvent) -> tuple[str, str, str, str, int, bytes]:
     """Return the columns of a new event: namespace, type, function, subject, job, fields."""
-    return event.namespace, event.type, event.function, event.subject, event.job, encode_fields(event.fields)
+    return event.namespace, event.type, event.function, event.subject, event.job, _encode(event.fields)
 
 
 def event_of(row: Sequence[Any]) -> Event:
@@ -209,24 +203,7 @@ async def list_events(
     query: ListEvents, meter: Meter, read: Callable[[int | None, int], Awaitable[Sequence[Event]]]
 ) -> Page[Event]:
     """Answer a query. ``read`` returns at most a number of events behind a place (None: from the end), in the query's order."""
-    found: list[Event] = []
-    place, searched_us = query.after, 0
-    sizes = Sizes(query)
-    while rows := sizes.part(min(meter.part(), PART)):
-        part = await read(place, rows)
-        meter.spend(rows)
-        is_spent = sizes.add(part)
-        for event in part:
-            if query.matches(event):
-                found.append(event)
-                if len(found) == query.limit:
-                    return Page(found, event.number, event.at_us, sizes.used)
-        if len(part) < rows:
-            return Page(found, size=sizes.used)
-        place, searched_us = part[-1].number, part[-1].at_us
-        if is_spent:
-            break
-    return Page(found, place, searched_us, sizes.used)
+    return await matching(query, meter, query.matches, read, PART)
 
 
 class EventEngine(Protocol):

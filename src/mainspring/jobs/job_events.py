@@ -58,7 +58,7 @@ def have_events(settlements: Iterable[Settlement], interests: InterestSet) -> bo
     """Return whether one of these settlements has an event that somebody wants."""
     if interests.types.isdisjoint(types.JOBS):
         return False
-    return any(interests.wants(event) for one in settlements if (event := of_settlement(one)) is not None)
+    return any(interests.wants(of_settlement(one)) for one in settlements)
 
 
 def of_job(name: str, job: Job, error: bytes = b"", **fields: Any) -> NewEvent | None:

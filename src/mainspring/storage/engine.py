@@ -300,6 +300,52 @@ async def in_parts(
     return Page(items, after, size=sizes.used)
 
 
+class NumberedRow(Protocol):
+    """A row of a log, such as the audit."""
+
+    @property
+    def number(self) -> int:
+        """Its place: later rows have higher numbers."""
+
+    @property
+    def at_us(self) -> int:
+        """Its wall time in microseconds."""
+
+
+R = TypeVar("R", bound=NumberedRow)
+
+
+async def matching(
+    query: PageQuery[R],
+    meter: Meter,
+    matches: Callable[[R], bool],
+    read: Callable[[int | None, int], Awaitable[Sequence[R]]],
+    most: int,
+) -> Page[R]:
+    """Read a page of those rows of a log that match, ``most`` rows at a time.
+
+    ``read`` receives a place, None for the first page, and a number. It returns at most that number of the following rows.
+    """
+    found: list[R] = []
+    place, searched_us = query.after, 0
+    sizes = Sizes(query)
+    while rows := sizes.part(min(meter.part(), most)):
+        part = await read(place, rows)
+        meter.spend(rows)
+        is_spent = sizes.add(part)
+        for row in part:
+            if matches(row):
+                found.append(row)
+                if len(found) == query.limit:
+                    return Page(found, row.number, row.at_us, sizes.used)
+        if len(part) < rows:
+            return Page(found, size=sizes.used)
+        place, searched_us = part[-1].number, part[-1].at_us
+        if is_spent:
+            break
+    return Page(found, place, searched_us, sizes.used)
+
+
 if TYPE_CHECKING:
     Committed = Callable[[Sequence[Any] | StoreError], None]
     """Receives the outcomes of a group in the order of its operations, or the error if nothing of the group was committed.

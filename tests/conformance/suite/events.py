@@ -37,12 +37,11 @@ from mainspring.schedules.model import Overlap
 from mainspring.storage.engine import Budget
 from mainspring.workflows.model import Key, Parked
 from tests.conformance.suite.driver import NOW, Make, Store, done, released
+from tests.conformance.suite.fixtures import StoreFixtures
 from tests.conformance.suite.flows import Flows
 from tests.conformance.suite.scheduling import Scheduling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mainspring.jobs.model import Job
 
 ERROR = failure("ValueError", "no such bank\nat all")
@@ -81,22 +80,8 @@ def failed(job: Job, *, retry: bool = False) -> Settlement:
     return settlement
 
 
-class EventSuite:
+class EventSuite(StoreFixtures):
     """The contract of ``mainspring.event_log.store``."""
-
-    @pytest.fixture
-    def make(self) -> Make:
-        """Return a function that makes an engine; a derived class defines it."""
-        raise NotImplementedError
-
-    @pytest.fixture
-    def store(self, make: Make) -> Iterator[Store]:
-        """Yield an open store."""
-        store = Store(make)
-        try:
-            yield store
-        finally:
-            store.close()
 
     # ---- interests ----
 

@@ -10,10 +10,11 @@ from mainspring.job_logs.model import Chunk, Line, lines_of, mask_from, parts_of
 from mainspring.job_logs.service import AppendLogs, ReadLogs, SweepLogs
 from mainspring.jobs import store as ops
 from mainspring.storage.engine import Budget
-from tests.conformance.suite.driver import NOW, Make, Store
+from tests.conformance.suite.driver import NOW, Store
+from tests.conformance.suite.fixtures import StoreFixtures
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 INFO, WARNING, ERROR = 1, 2, 3
 
@@ -35,22 +36,8 @@ def chunk(
     return Chunk(chunk_id, job, namespace, b"f", attempt, NOW, *part)
 
 
-class LogSuite:
+class LogSuite(StoreFixtures):
     """The contract of ``mainspring.job_logs.service``."""
-
-    @pytest.fixture
-    def make(self) -> Make:
-        """Return a function that makes an engine; a derived class defines it."""
-        raise NotImplementedError
-
-    @pytest.fixture
-    def store(self, make: Make) -> Iterator[Store]:
-        """Yield an open store."""
-        store = Store(make)
-        try:
-            yield store
-        finally:
-            store.close()
 
     @staticmethod
     def _append(store: Store, chunks: Sequence[Chunk], dropped: Sequence[tuple[int, int]] = ()) -> None:

@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.features import Feature
-from tests.conformance.suite.driver import Make, Store
+from tests.conformance.suite.fixtures import StoreFixtures
 from tests.conformance.suite.forgetting import Forgetting
 from tests.conformance.suite.stopping import Stopping
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mainspring.storage.engine import Engine
 
 
-class RunJobSuite(Forgetting, Stopping):
+class RunJobSuite(Forgetting, Stopping, StoreFixtures):
     """Jobs of runs, on an engine that keeps runs of workflows. After each test the counts are verified."""
 
     engine: type[Engine]
@@ -27,18 +25,3 @@ class RunJobSuite(Forgetting, Stopping):
     def _keeps_runs(self) -> None:
         if Feature.WORKFLOWS in self.engine.lacks:
             pytest.skip("this engine keeps no runs of workflows")
-
-    @pytest.fixture
-    def make(self) -> Make:
-        """Return a function that makes an engine; a derived class defines it."""
-        raise NotImplementedError
-
-    @pytest.fixture
-    def store(self, make: Make) -> Iterator[Store]:
-        """Yield an open store."""
-        store = Store(make)
-        try:
-            yield store
-            store.counts()
-        finally:
-            store.close()

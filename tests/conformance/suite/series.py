@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-import pytest
 
 from mainspring.series import (
     HALF_HOUR,
@@ -18,10 +17,12 @@ from mainspring.series import (
     SaveSeries,
 )
 from mainspring.storage.engine import Budget
-from tests.conformance.suite.driver import Make, Store
+from tests.conformance.suite.fixtures import StoreFixtures
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
+
+    from tests.conformance.suite.driver import Store
 
 KEEP_ALL = {MINUTE: 0, HALF_HOUR: 0}
 
@@ -34,22 +35,8 @@ def row(
     return Row(namespace, function, step, at, term, bucket)
 
 
-class SeriesSuite:
+class SeriesSuite(StoreFixtures):
     """The contract of ``mainspring.series``."""
-
-    @pytest.fixture
-    def make(self) -> Make:
-        """Return a function that makes an engine; a derived class defines it."""
-        raise NotImplementedError
-
-    @pytest.fixture
-    def store(self, make: Make) -> Iterator[Store]:
-        """Yield an open store."""
-        store = Store(make)
-        try:
-            yield store
-        finally:
-            store.close()
 
     @staticmethod
     def _save(store: Store, *rows: Row, oldest: Mapping[int, int] = KEEP_ALL) -> None:

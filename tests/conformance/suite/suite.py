@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import pytest
-
 from tests.conformance.suite.accessing import Accessing
 from tests.conformance.suite.changing import Changing, Deleting
-from tests.conformance.suite.driver import Make, Store
 from tests.conformance.suite.filtering import Filtering
+from tests.conformance.suite.fixtures import StoreFixtures
 from tests.conformance.suite.holding import Holding
 from tests.conformance.suite.lifetime import Lifetime
 from tests.conformance.suite.limiting import Limiting
@@ -20,28 +16,6 @@ from tests.conformance.suite.searching import Searching
 from tests.conformance.suite.submitting import Submitting
 from tests.conformance.suite.tagging import Tagging
 from tests.conformance.suite.waiting import Waiting
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-class StoreFixtures:
-    """A store on an engine. After each test the counts are verified."""
-
-    @pytest.fixture
-    def make(self) -> Make:
-        """Return a function that makes an engine; a derived class defines it."""
-        raise NotImplementedError
-
-    @pytest.fixture
-    def store(self, make: Make) -> Iterator[Store]:
-        """Yield an open store."""
-        store = Store(make)
-        try:
-            yield store
-            store.counts()
-        finally:
-            store.close()
 
 
 class JobsSuite(

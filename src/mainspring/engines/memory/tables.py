@@ -142,7 +142,7 @@ class Tables:
         """The audit, oldest first."""
         self.last_act = 0
         self.interests: dict[str, StoredInterest] = {}
-        """CurrentInterests in events by their ids."""
+        """By their ids."""
         self.interest_changes = 0
         self.current_interests = CurrentInterests()
         self.new_events = NewEvents(self.current_interests)

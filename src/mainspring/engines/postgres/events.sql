@@ -4,8 +4,8 @@ SELECT last, swept, changes FROM event_ends;
 -- name: append_events
 INSERT INTO new_events (namespace, type, function, subject, job, fields) {rows(text, text, text, text, bigint, bytea)};
 
--- The lock comes first, in a statement of its own: the next one then sees the numbers of whoever had it before. Without it the
--- primary key would refuse numbers that are given twice, and the group would run again.
+-- A statement of its own: only later ones see the numbers of the transaction that had the lock before. Without the lock, the primary
+-- key would refuse numbers that two transactions give, and the group would run again.
 -- name: lock_event_ends
 SELECT last FROM event_ends FOR UPDATE;
 

@@ -10,8 +10,6 @@ from mainspring.event_log.store import (
     Event,
     ListEvents,
     LogEnds,
-    Numbered,
-    NumberEvents,
     SaveInterests,
     ShowInterests,
     ShowLogEnds,
@@ -101,5 +99,3 @@ async def _list(tx: Transaction, query: ListEvents, meter: Meter) -> Page[Event]
 HANDLERS: Final[Handlers] = {SaveInterests: _save, SweepEvents: _sweep}
 """Each engine has its own of `NumberEvents`."""
 READERS: Final[Readers] = {ShowInterests: _show_interests, ShowLogEnds: _show_ends, ListEvents: _list}
-
-__all__ = ["HANDLERS", "READERS", "NumberEvents", "Numbered", "append"]

@@ -49,7 +49,7 @@ def probe(tx: Transaction, operations: Sequence[Probe]) -> list[None]:
     return [None] * len(operations)
 
 
-async def _number(_: Transaction, operations: Sequence[NumberEvents]) -> list[Numbered]:
+def _number(_: Transaction, operations: Sequence[NumberEvents]) -> list[Numbered]:
     """Do nothing: events get their numbers as they are written."""
     return [Numbered(0, more=False)] * len(operations)
 
@@ -58,7 +58,7 @@ _HANDLERS: dict[type[Operation], Callable[[Any, Any], Sequence[Any]]] = {
     **jobs.HANDLERS,
     **claiming.RESOURCE_HANDLERS,
     **{kind: synchronous(handler) for kind, handler in (access.HANDLERS | records.HANDLERS | events.HANDLERS).items()},
-    NumberEvents: synchronous(_number),
+    NumberEvents: _number,
     Probe: probe,
 }
 THREAD_ROWS = 64

@@ -123,11 +123,11 @@ class Settle(Operation):
     def __post_init__(self) -> None:
         self.rows = len(self.settlements)
 
-    def caused(self, outcome: Container[int]) -> Iterator[NewEvent]:
+    def caused(self, outcome: Container[int]) -> Iterator[NewEvent | None]:
         """Yield the events of the recorded settlements."""
         for one in self.settlements:
-            if one.job.id not in outcome and (event := of_settlement(one)) is not None:
-                yield event
+            if one.job.id not in outcome:
+                yield of_settlement(one)
 
 
 class Cancel(Acting):
@@ -147,13 +147,11 @@ class Cancel(Acting):
             return None
         return replace(self.act, before=State(outcome.before).name.lower(), after="cancelled")
 
-    def caused(self, outcome: Cancelled) -> Iterator[NewEvent]:
+    def caused(self, outcome: Cancelled) -> Iterator[NewEvent | None]:
         """Yield the event of a job that was cancelled."""
         job = outcome.job
         if job is not None and outcome.before <= State.PENDING:
-            event = of_job(types.CANCELLED, job, self.error, by=by(self.act))
-            if event is not None:
-                yield event
+            yield of_job(types.CANCELLED, job, self.error, by=by(self.act))
 
 
 class RequestStop(Acting):
@@ -206,12 +204,10 @@ class Redrive(Acting):
         """Return the act, if the job was put back."""
         return self.act if outcome.redriven else None
 
-    def caused(self, outcome: Redriven) -> Iterator[NewEvent]:
+    def caused(self, outcome: Redriven) -> Iterator[NewEvent | None]:
         """Yield the event of a job that was put back."""
         if outcome.redriven and outcome.job is not None:
-            event = of_job(types.RETRIED, outcome.job, due_us=self.due_us, by=by(self.act))
-            if event is not None:
-                yield event
+            yield of_job(types.RETRIED, outcome.job, due_us=self.due_us, by=by(self.act))
 
 
 class Redriven(NamedTuple):
@@ -246,7 +242,7 @@ class Reschedule(Acting):
         """Return the act, if the job waited."""
         return self.act if outcome.job is not None and outcome.before <= State.PENDING else None
 
-    def caused(self, outcome: Rescheduled) -> Iterator[NewEvent]:
+    def caused(self, outcome: Rescheduled) -> Iterator[NewEvent | None]:
         """Yield the event of a waiting job that was postponed; one that begins sooner has none."""
         job = outcome.job
         if (
@@ -255,9 +251,7 @@ class Reschedule(Acting):
             and self.due_us is not None
             and self.due_us > self.now_us
         ):
-            event = of_job(types.SNOOZED, job, due_us=self.due_us, by=by(self.act))
-            if event is not None:
-                yield event
+            yield of_job(types.SNOOZED, job, due_us=self.due_us, by=by(self.act))
 
 
 class Rescheduled(NamedTuple):
@@ -374,11 +368,10 @@ class Wake(Operation):
     def __post_init__(self) -> None:
         self.rows = self.limit
 
-    def caused(self, outcome: Woken) -> Iterator[NewEvent]:
+    def caused(self, outcome: Woken) -> Iterator[NewEvent | None]:
         """Yield the events of the jobs that expired."""
         for job, _ in outcome.expired:
-            if (event := of_job(types.EXPIRED, job)) is not None:
-                yield event
+            yield of_job(types.EXPIRED, job)
 
 
 class Woken(NamedTuple):
