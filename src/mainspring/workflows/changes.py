@@ -9,6 +9,7 @@ so has a scheduled decision task.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -103,6 +104,10 @@ class RunDraft:
             self.ended = ended
         elif ended.options is not None:
             activity_ended(self.draft, ended.options.ref, ended)
+
+
+def _handle_of(tables: RunTables, job_id: int) -> str:
+    return f"H:{tables.node(job_id // TERM_SPAN) or 'unknown'}:{job_id}"
 
 
 def parking_mark(row: RunRow) -> tuple[Any, ...]:
@@ -335,7 +340,7 @@ class RunChanges:
 
     def handle_of(self, job_id: int) -> str:
         """Return the text of a job's handle."""
-        return f"H:{self.tables.node(job_id // TERM_SPAN) or 'unknown'}:{job_id}"
+        return _handle_of(self.tables, job_id)
 
     # ---- reads ----
 
@@ -479,7 +484,9 @@ class RunChanges:
             limits=self.limits,
             parking=run.row.parking,
             errands=self.errands,
-            handle_of=self.handle_of,
+            handle_of=partial(
+                _handle_of, self.tables
+            ),  # a method would refer to the drafts, which only the collector of garbage would free
         )
         entered = self._drafts[run.row.id] = RunDraft(run, draft, fresh=fresh, timed=now_us > 0)
         return entered

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.conformance.suite.driver import released
 
-from mainspring.engines.postgres.transaction import SQL
+from mainspring.engines.postgres.transaction import SQL, Transaction
 from mainspring.engines.postgres.workflows import RING_AGAIN_US
 from mainspring.errors import StoreFencedError
 from mainspring.events import Settled
@@ -532,3 +533,16 @@ def test_a_client_that_begins_to_wait_during_the_close_misses_nothing(nodes: Nod
     else:
         _, (found,) = nodes.meet(closing, waiting, method)
         assert State(found[run].state) is State.SUCCEEDED
+
+
+def test_a_group_leaves_no_cycle_for_the_collector_of_garbage(nodes: Nodes) -> None:
+    one, _ = nodes.flows
+    gc.collect()
+    gc.disable()
+    try:
+        run = one.start()
+        one.running(run, one.activity())
+        one.signal(Signal(Key(job=run), "s", b""))
+        assert not [found for found in gc.get_objects() if type(found) is Transaction]
+    finally:
+        gc.enable()

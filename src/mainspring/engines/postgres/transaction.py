@@ -300,6 +300,12 @@ class Transaction:
         self._tables[kind] = tables
         return tables
 
+    def close(self) -> None:
+        """Drop everything that refers to this attempt: its rows are freed at once, and not by the next collection of garbage."""
+        self._tables.clear()
+        self.commits.clear()
+        self.rollbacks.clear()
+
     def memory(self, kind: type[T]) -> T:
         """Return the engine's instance of a class: created at first use, without arguments, and kept until the term ends."""
         found: T | None = self._memory.get(kind)

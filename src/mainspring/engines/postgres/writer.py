@@ -373,6 +373,7 @@ class Writer:
             self._committed(tx)
         except Exception:
             log.exception("after a commit: a defect in the store's code")  # the outcomes are final
+        tx.close()
 
     def forget(self) -> None:
         """Forget the function numbers of an attempt that was rolled back, or may have been."""
@@ -383,7 +384,7 @@ class Writer:
         """Note that an attempt was rolled back."""
         for function in tx.rollbacks:
             function()
-        tx.rollbacks.clear()
+        tx.close()
 
     # ---- the connection ----
 
