@@ -484,9 +484,7 @@ class RunChanges:
             limits=self.limits,
             parking=run.row.parking,
             errands=self.errands,
-            handle_of=partial(
-                _handle_of, self.tables
-            ),  # a method would refer to the drafts, which only the collector of garbage would free
+            handle_of=partial(_handle_of, self.tables),  # a method would refer to the drafts, and make a cycle
         )
         entered = self._drafts[run.row.id] = RunDraft(run, draft, fresh=fresh, timed=now_us > 0)
         return entered
