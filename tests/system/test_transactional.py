@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from mainspring import Job
+    from mainspring import Job, Run
 
 pytestmark = pytest.mark.system
 
@@ -333,6 +333,27 @@ def test_a_run_and_its_signals_are_parts_of_transactions(node: str) -> None:
     assert order.get("order-1").result(timeout=60) == [1, 10, 30]
     details = run.details()
     assert (details["status"], details["id"]) == ("completed", "order-1")
+
+
+@pytest.mark.parametrize(
+    "request_to",
+    [
+        lambda run: run.details(),
+        lambda run: run.signal(paid, 1),
+        lambda run: run.cancel("changed our mind"),
+        lambda run: run.terminate("at once"),
+    ],
+    ids=["show", "signal", "cancel", "terminate"],
+)
+def test_a_run_takes_requests_as_soon_as_its_transaction_has_committed(
+    node: str, request_to: Callable[[Run[Any]], object]
+) -> None:
+    for number in range(3):  # no node may happen to look at the right moment
+        with psycopg.connect(node) as connection:
+            order.options(id=f"now-{number}", connection=connection).submit(number)
+        request_to(order.get(f"now-{number}"))
+    with pytest.raises(NotFoundError, match="no run has the handle or workflow id never"):
+        request_to(order.get("never"))
 
 
 def test_sqlalchemy_sends_signals(node: str) -> None:

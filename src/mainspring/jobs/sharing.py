@@ -285,7 +285,7 @@ class Sharing:
         if backlog.next_us:
             self._wake_at(backlog.next_us)
         if backlog.inbox and not self._draining:
-            self._drain_inbox()
+            self.drain_inbox()
         if backlog.refused is not None:
             self._note_refused(backlog.refused)
 
@@ -297,20 +297,25 @@ class Sharing:
         fault = f"{refused.number} submissions in SQL became no jobs; the last one: {refused.reason}"
         self._set_aside.note(SUBMISSION, REFUSED, fault, refused.number, refused.since_us / 1e6)
 
-    def _drain_inbox(self) -> None:
-        """Move jobs that users submitted in their own transactions from the inbox to the queue."""
+    def drain_inbox(self, then: Callable[[], None] = lambda: None) -> None:
+        """Move jobs that users submitted in their own transactions from the inbox to the queue.
+
+        ``then`` is called after one portion of them, or when the store has refused it.
+        """
 
         def taken(outcome: DrainedInbox) -> None:
             self._draining = False
+            then()
             self._assigner.now_pending(outcome.pending, were_away=False)
             if outcome.next_us:
                 self._wake_at(outcome.next_us)
             if outcome.more:
-                self._drain_inbox()
+                self.drain_inbox()
 
         def not_taken(error: StoreError) -> None:
             del error  # the next reading finds them again
             self._draining = False
+            then()
 
         self._draining = True
         self._commits.put(DrainInbox(), taken, not_taken)

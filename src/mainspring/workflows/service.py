@@ -42,10 +42,11 @@ from mainspring.workflows.store import (
     TerminateRun,
     UnparkRuns,
 )
+from mainspring.workflows.user_starts import UserStarts
 from mainspring.workflows.watch import BATCH, Alarms, Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping, Sequence
 
     from mainspring.access.caller import Act
     from mainspring.clock import Clock
@@ -95,12 +96,26 @@ class Functions:
         return isinstance(function, bytes) and self._predicate(function) is True
 
 
+def _is_unknown(answer: Reached | Moved) -> bool:
+    return answer.verdict == "unknown"
+
+
 class RunRequests:
-    """Puts requests into the store. ``tasks`` are the functions that are tasks, ``paused`` those that are paused."""
+    """Puts requests into the store. ``tasks`` are the functions that are tasks, ``paused`` those that are paused.
+
+    A request that reaches no run is repeated once if ``user_starts`` has taken starts over since.
+    """
 
     def __init__(
-        self, commits: CommitQueue, clock: Clock, *, tasks: Container[bytes], paused: Container[bytes]
+        self,
+        commits: CommitQueue,
+        clock: Clock,
+        user_starts: UserStarts,
+        *,
+        tasks: Container[bytes],
+        paused: Container[bytes],
     ) -> None:
+        self._user_starts = user_starts
         self._commits = commits
         self._clock = clock
         self._tasks = tasks
@@ -109,6 +124,10 @@ class RunRequests:
 
     async def signal(self, signal: Signal) -> Reached:
         """Record a signal, or store it with a job whose run has not begun; those of one turn of the loop are one operation."""
+        reached: Reached = await self._user_starts.repeated(signal.key, partial(self._signal, signal), _is_unknown)
+        return reached
+
+    async def _signal(self, signal: Signal) -> Reached:
         if self._signalling is None or not self._signalling[0].open:
             gathered: Gathered[Signal] = Gathered()
             operation = SignalRuns(gathered.items, 0, self._tasks, self._paused)
@@ -130,23 +149,35 @@ class RunRequests:
 
     async def request_cancel(self, key: Key, reason: str, request: int, act: Act | None = None) -> Reached:
         """Ask a run to cancel itself."""
-        operation = RequestCancelRun(key, reason, self._now_us(), request, tasks=self._tasks)
-        operation.act = act
-        reached: Reached = await self._commits.committed(operation)
+
+        def ask() -> Awaitable[Reached]:
+            operation = RequestCancelRun(key, reason, self._now_us(), request, tasks=self._tasks)
+            operation.act = act
+            return self._commits.committed(operation)
+
+        reached: Reached = await self._user_starts.repeated(key, ask, _is_unknown)
         return reached
 
     async def terminate(self, key: Key, reason: str, children: ChildPolicy | None, act: Act | None = None) -> Reached:
         """End a run at once; ``children`` replaces the policies of its children."""
-        operation = TerminateRun(key, reason, self._now_us(), children=children, tasks=self._tasks)
-        operation.act = act
-        reached: Reached = await self._commits.committed(operation)
+
+        def ask() -> Awaitable[Reached]:
+            operation = TerminateRun(key, reason, self._now_us(), children=children, tasks=self._tasks)
+            operation.act = act
+            return self._commits.committed(operation)
+
+        reached: Reached = await self._user_starts.repeated(key, ask, _is_unknown)
         return reached
 
     async def move(self, key: Key, version: str, act: Act | None = None) -> Moved:
         """Give a run another version, if its code has recorded nothing."""
-        operation = MoveRun(key, version, self._now_us(), tasks=self._tasks)
-        operation.act = act
-        moved: Moved = await self._commits.committed(operation)
+
+        def ask() -> Awaitable[Moved]:
+            operation = MoveRun(key, version, self._now_us(), tasks=self._tasks)
+            operation.act = act
+            return self._commits.committed(operation)
+
+        moved: Moved = await self._user_starts.repeated(key, ask, _is_unknown)
         return moved
 
     @shielded
@@ -286,6 +317,7 @@ class WorkflowService:
         self._step_secret = step_secret
         self.tail = tail
         self.latest = LatestEvents(reads)
+        self.user_starts = UserStarts(jobs, reads)
         self.cached = roots.cached
         self._builds = builds = roots.builds
         self.decisions = DecisionIntake(commits, clock, jobs, roots.cached)
@@ -300,7 +332,7 @@ class WorkflowService:
         )
         self._tasks = Functions(jobs.registered.has)
         self._paused = Functions(lambda function: jobs.functions.limits_of(function).paused)
-        self.requests = RunRequests(commits, clock, tasks=self._tasks, paused=self._paused)
+        self.requests = RunRequests(commits, clock, self.user_starts, tasks=self._tasks, paused=self._paused)
         self._long_histories = LongHistories(self.limits, jobs.handles.of)
         self._newly_parked = NewlyParked(jobs.handles.of, clock.monotonic)
         self._starting: tuple[BeginRuns, Gathered[Start]] | None = None
@@ -528,6 +560,10 @@ class WorkflowService:
 
     async def show(self, key: Key) -> Shown:
         """Return the run that a key names; without one, the jobs that it may name, whose runs have not begun."""
+        shown: Shown = await self.user_starts.repeated(key, partial(self._show, key), lambda found: found == [])
+        return shown
+
+    async def _show(self, key: Key) -> Shown:
         found = await self._reads.read(ShowRun(key))
         if not isinstance(found, list):
             return found

@@ -165,6 +165,12 @@ class FindSentSignals(Query[SentSignals], frozen=True):
     """Whether to read how many refused ones there are."""
 
 
+class ShowSubmitted(Query[tuple[int, int]], frozen=True):
+    """Read the oldest and the newest submission in users' own transactions that is no job yet; 0 and 0 if there is none."""
+
+    is_small = True
+
+
 class Delivered(NamedTuple):
     """The outcome of DeliverSignals: those of its signals that stay stored, by their numbers."""
 

@@ -52,7 +52,7 @@ from mainspring.schedules.store import ListSchedules
 from mainspring.series import ReadNamespaceSeries
 from mainspring.storage.engine import Meter, Page, Query, in_parts, unknown
 from mainspring.workflows.definitions import CountOpen
-from mainspring.workflows.store import CountParked, FindDefinitions, FindSentSignals, HasErrands
+from mainspring.workflows.store import CountParked, FindDefinitions, FindSentSignals, HasErrands, ShowSubmitted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -226,6 +226,7 @@ SINGLE_STATEMENT: Final = frozenset(
         NewestFires,
         ReadNamespaceSeries,
         ShowJob,
+        ShowSubmitted,
     }
 )
 """Queries of one statement, or of two whose answers have nothing to do with each other. The parts of a very long answer may be of

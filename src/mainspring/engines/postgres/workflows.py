@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from mainspring.engines.postgres.transaction import Transaction
+    from mainspring.engines.sql.statements import Statements
     from mainspring.jobs.model import Job
     from mainspring.jobs.owners import Notice
     from mainspring.storage.engine import Meter, Operation, Plan
@@ -308,8 +309,7 @@ class PostgresRuns(RunWrites, PostgresGround):
 
     async def submitted(self) -> tuple[int, int]:
         """Return the oldest and the newest submission in users' own transactions that are no jobs yet, 0 for none."""
-        oldest, newest = await self._sql.first("submitted")
-        return oldest, newest
+        return await _submitted(self._sql)
 
     async def settle_sent(self, gone: Collection[int], refused: Mapping[int, str]) -> None:
         """Delete sent signals, and keep refused ones with the reasons."""
@@ -464,6 +464,7 @@ class PostgresWorkflowSlice(WorkflowSlice):
     def __init__(self, *, cache: RunCache | None = None, limits: Limits | None = None) -> None:
         super().__init__(_tables_of, _find_job, {ops.FindAlarms: find_alarms}, cache, limits)
         self.readers[ops.FindSentSignals] = _find_sent
+        self.readers[ops.ShowSubmitted] = _show_submitted
 
 
 async def _find_sent(tx: Transaction, query: ops.FindSentSignals, _: Meter) -> ops.SentSignals:
@@ -473,6 +474,15 @@ async def _find_sent(tx: Transaction, query: ops.FindSentSignals, _: Meter) -> o
         return ops.SentSignals(signals, None)
     number, since_us, reason = await tx.sql.first("refused_signals")
     return ops.SentSignals(signals, number, since_us or 0, reason or "")
+
+
+async def _show_submitted(tx: Transaction, _: ops.ShowSubmitted, __: Meter) -> tuple[int, int]:
+    return await _submitted(tx.sql)
+
+
+async def _submitted(sql: Statements) -> tuple[int, int]:
+    oldest, newest = await sql.first("submitted")
+    return oldest, newest
 
 
 def _tables_of(tx: Transaction) -> Any:
