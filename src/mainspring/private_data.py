@@ -2,7 +2,7 @@
 
 A token, a session or a sign-in link may stand in a path, a name, a reason or an error. The audit, logs and reported errors are
 read by more people than the secret is for, so these hide everything that has its form. `mainspring.access.caller` describes
-the form.
+the form, and `mainspring.webhooks.signing` that of the secrets of webhooks.
 
 Stores, their copies, logs, lock and pid files may be read by their owner and group only. The mode is an upper bound: a stricter
 umask applies. An existing file keeps its mode.
@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pathlib import Path
 
-_SECRET: Final = re.compile(r"ms([sl]?)_[A-Za-z0-9_-]{48}")
+_SECRET: Final = re.compile(r"(ms[sl]?_)[A-Za-z0-9_-]{48}|(whsec_)(?:(?!whsec_)[A-Za-z0-9+/]){32,88}={0,2}")
 
 
 def hide_secrets(text: str) -> str:
     """Return a text with ``ms_***`` in place of each secret. Hide before a text is cut: a part of a secret has not its form."""
-    return _SECRET.sub(r"ms\1_***", text) if "ms" in text else text
+    return _SECRET.sub(r"\1\2***", text) if "ms" in text or "whsec_" in text else text
 
 
 def hide_in(value: Any) -> Any:

@@ -26,6 +26,7 @@ from mainspring.private_data import hide_in, hide_secrets
 from mainspring.server.log_writer import LogSettings
 from mainspring.server.logs import start_logging
 from mainspring.server.metrics import labels_of
+from mainspring.webhooks.signing import Secret
 from mainspring.worker.execution import failure
 from tests.unit.api.a_node import run
 from tests.unit.faces.rest.a_client import serving
@@ -39,7 +40,7 @@ JOBS = "/api/v1/namespaces/default/jobs"
 PASSWORD = "correct-horse"
 
 
-@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("secret", [*SECRETS, Secret(bytes(range(32))).text, Secret(bytes(range(48))).text])
 def test_each_secret_is_hidden_and_other_names_are_not(secret: str) -> None:
     for text in (secret, f"/namespaces/{secret}/jobs?x={secret}", f"Bearer {secret}.", f"\\n{secret}\\n", secret * 2):
         assert secret[8:] not in hide_secrets(text)
@@ -47,7 +48,7 @@ def test_each_secret_is_hidden_and_other_names_are_not(secret: str) -> None:
         "a": [hide_secrets(secret), 1, None],
         hide_secrets(secret): [hide_secrets(secret)],
     }
-    for text in ("ms_process_orders", "items_of_a_month", "ms_" + "a" * 40, "", "param=1"):
+    for text in ("ms_process_orders", "items_of_a_month", "ms_" + "a" * 40, "", "param=1", "whsec_of_a_hook"):
         assert hide_secrets(text) == text
 
 
