@@ -10,7 +10,7 @@ import pytest
 from tests.conformance.suite.paging import answer
 
 from mainspring.access.audit import ListActs
-from mainspring.engines.postgres import submitting
+from mainspring.engines.postgres import lists, submitting
 from mainspring.engines.postgres.connections import SESSION_SETTINGS
 from mainspring.engines.postgres.lists import READERS
 from mainspring.errors import StoreUnavailableError
@@ -24,6 +24,8 @@ from .test_jobs_plans import plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from tests.postgres.proxy import Proxy
 
     from mainspring.engines.postgres.transaction import Transaction
     from mainspring.storage.engine import Query
@@ -63,6 +65,32 @@ def test_a_read_has_one_snapshot_and_cannot_write(database: str, monkeypatch: py
         monkeypatch.setitem(readers, QueryJobs, look)
         async with node(database) as one:
             assert await answer(one.engine, QueryJobs()) == [0, 0]  # type: ignore[comparison-overlap]
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def test_a_read_on_a_connection_that_became_silent_is_answered_on_another(
+    proxy: Proxy, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library would wait for ever: for the answer to its request to stop the statement, before it rolls back."""
+    monkeypatch.setattr(lists, "READ_TIMEOUT", 0.5)
+
+    async def test() -> None:
+        connections = []
+
+        async def look(tx: Transaction, _query: object, _meter: object) -> int:
+            assert tx.connection.is_in_transaction()
+            connections.append(tx.connection)
+            if len(connections) == 1:
+                assert proxy.forget()
+            return await tx.connection.fetchval("SELECT 1")  # type: ignore[no-any-return]
+
+        readers: dict[Any, Any] = READERS
+        monkeypatch.setitem(readers, QueryJobs, look)
+        async with node(proxy.through(database)) as one:
+            assert await answer(one.engine, QueryJobs()) == 1  # type: ignore[comparison-overlap]
+            assert connections[0].is_closed()
+            assert connections[0] is not connections[1]
 
     asyncio.run(asyncio.wait_for(test(), 60))
 

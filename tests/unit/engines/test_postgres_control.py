@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from mainspring.engines.postgres import connections as connections_module
 from mainspring.engines.postgres import control
 from mainspring.engines.postgres.control import Control
-
-if TYPE_CHECKING:
-    import pytest
+from mainspring.errors import StoreUnavailableError
 
 
 class Connection:
@@ -93,6 +93,52 @@ def test_a_defect_while_it_connects_again_does_not_end_the_connection_for_good(m
             return connection
 
         assert await one.run(work, 10.0) is connections[2]
+        await one.close()
+
+    asyncio.run(asyncio.wait_for(test(), 20))
+
+
+def test_work_ends_although_its_rollback_has_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "ROLLBACK_TIMEOUT", 0.01)
+    connections: list[Connection] = []
+
+    async def connect(*_: object, **__: object) -> Connection:
+        connections.append(Connection())
+        return connections[-1]
+
+    monkeypatch.setattr(control, "connect_repeatedly", connect)
+
+    async def test() -> None:
+        async def greet(_: Any) -> None:
+            return
+
+        one = Control(connections_module.parse_address("postgresql://u@h/d"), "test", greet)
+        await one.open(None)
+        await one.start()
+        began = asyncio.Event()
+
+        async def work(connection: Any) -> None:
+            dropped = asyncio.Event()
+            connection.add_termination_listener(lambda _: dropped.set())
+            began.set()
+            try:
+                await asyncio.Event().wait()  # a silent server
+            finally:
+                await dropped.wait()
+
+        with pytest.raises(StoreUnavailableError, match="no answer in time"):
+            await one.run(work, 0.01)
+        began.clear()
+        running = asyncio.ensure_future(one.run(work, 60.0))
+        await began.wait()
+        running.cancel()  # the engine closes
+        await asyncio.wait([running])
+        assert running.cancelled()
+
+        async def answered(connection: Any) -> Any:
+            return connection
+
+        assert await one.run(answered, 10.0) is connections[2]
         await one.close()
 
     asyncio.run(asyncio.wait_for(test(), 20))

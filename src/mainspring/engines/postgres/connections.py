@@ -257,7 +257,8 @@ SESSION_SETTINGS: Final = {
 }
 
 
-def _retrieve(ended: asyncio.Future[bool]) -> None:
+def retrieve(ended: asyncio.Future[Any]) -> None:
+    """Retrieve an exception that nobody else does, so that it does not appear in the log."""
     if not ended.cancelled():
         ended.exception()
 
@@ -272,7 +273,7 @@ class _Upgrade(connect_utils.TLSUpgradeProto):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.on_data.add_done_callback(_retrieve)
+        self.on_data.add_done_callback(retrieve)
 
 
 connect_utils.TLSUpgradeProto = _Upgrade  # type: ignore[misc]

@@ -34,6 +34,8 @@ RECONNECT_DELAY: Final = 0.5
 """The most seconds between attempts to connect again: nodes without a session are soon found dead."""
 DEFECT_DELAY: Final = 10.0
 """Seconds until a loop begins again that has ended because of a defect."""
+ROLLBACK_TIMEOUT: Final = 0.5
+"""Seconds in which cancelled work stops its statement and rolls back; after that, its connection is dropped."""
 
 log = structlog.get_logger("mainspring.postgres")
 T = TypeVar("T")
@@ -86,7 +88,7 @@ class Control:
                 await self._ready.wait()
                 connection = self._connection
                 assert connection is not None
-                return await work(connection)
+                return await _finish(connection, work)
         except connections.ERRORS as error:
             away = connections.is_away(error)
             if connection is not None and away:
@@ -154,6 +156,28 @@ class Control:
         self._ready.clear()
         await disconnect(self._connection)
         self._connection = None
+
+
+async def _finish(connection: Connection[Record], work: Callable[[Connection[Record]], Awaitable[T]]) -> T:
+    """Run work until its end, also when cancelled.
+
+    Cancelled work asks the server to stop the statement, and rolls back. The library waits without a limit for both answers, so
+    a connection that has become silent would keep the work, and all that waits for its end, for ever.
+    """
+    working = asyncio.ensure_future(work(connection))
+    try:
+        await asyncio.wait([working])
+    finally:
+        if not working.done():
+            working.add_done_callback(connections.retrieve)
+            working.cancel()
+            dropping = asyncio.get_running_loop().call_later(ROLLBACK_TIMEOUT, connection.terminate)
+            await asyncio.wait([working])
+            dropping.cancel()
+    try:
+        return working.result()
+    finally:
+        del working  # an error's traceback has this frame: together they would keep each other until a collection
 
 
 async def best_effort(what: str, work: Awaitable[object], limit: CauseLimit) -> None:
