@@ -40,8 +40,6 @@ MOST_OF_NAMESPACE: Final = 10_000
 """Versions of workflows of a namespace: each is a row that every node has in memory, also without workers."""
 
 LOOK_INTERVAL: Final = 1.0
-RELOAD_INTERVAL: Final = 5.0
-"""Seconds between two reads of the definitions that other nodes may have added."""
 ABSENCE: Final = 10.0
 """Seconds in which workers reconnect. After them, new runs get another version, if that has workers."""
 REFUSAL: Final = 1.0
@@ -55,8 +53,8 @@ log = structlog.get_logger("mainspring.workflows")
 class Definitions:
     """A cache of the stored definitions, on a node that calls ``tick`` about every second.
 
-    ``added`` is called with the functions that became workflows. ``is_shared``: other nodes have workers, and may add some.
-    ``served_elsewhere`` returns whether a function of decisions may have a worker at another node.
+    ``added`` is called with the functions that became workflows. `Watch` reads those that other nodes have added,
+    and calls ``keep``. ``served_elsewhere`` returns whether a function of decisions may have a worker at another node.
     """
 
     def __init__(
@@ -66,12 +64,9 @@ class Definitions:
         clock: Clock,
         added: Callable[[Iterable[bytes]], None],
         *,
-        is_shared: bool = False,
         served_elsewhere: Callable[[bytes], bool] = lambda _: False,
     ) -> None:
-        self._is_shared = is_shared
         self._served_elsewhere = served_elsewhere
-        self._reload_at = clock.monotonic() + RELOAD_INTERVAL
         self._commits = commits
         self._reads = reads
         self._clock = clock
@@ -155,9 +150,6 @@ class Definitions:
     def tick(self, connected: Callable[[], Iterable[Build]]) -> None:
         """Write each minute that the versions of connected workers are seen, and soon that others are gone."""
         now = self._clock.monotonic()
-        if self._is_shared and now >= self._reload_at:
-            self._reload_at = now + RELOAD_INTERVAL
-            self._reads.ask(FindDefinitions(), self.keep, lambda _: None)
         if now < self._look_at:
             return
         self._look_at = now + LOOK_INTERVAL

@@ -327,9 +327,7 @@ class WorkflowService:
             others = jobs.registered.of_others()
             return others is None or function in others
 
-        self.definitions = Definitions(
-            commits, reads, clock, self._became_workflows, is_shared=first is not None, served_elsewhere=served
-        )
+        self.definitions = Definitions(commits, reads, clock, self._became_workflows, served_elsewhere=served)
         self._tasks = Functions(jobs.registered.has)
         self._paused = Functions(lambda function: jobs.functions.limits_of(function).paused)
         self.requests = RunRequests(commits, clock, self.user_starts, tasks=self._tasks, paused=self._paused)
@@ -382,6 +380,7 @@ class WorkflowService:
             clock,
             builds=builds.all,
             definitions=self.definitions.all,
+            keep=self.definitions.keep,
             served=served,
             first=first,
             paused=paused,

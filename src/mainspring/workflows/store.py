@@ -504,3 +504,15 @@ class CountParked(Query["dict[tuple[str, str, str], int]"], frozen=True):
 
 class FindDefinitions(Query["list[Definition]"], frozen=True):
     """Read all definitions."""
+
+
+class Versions(NamedTuple):
+    """The answer to FindVersions."""
+
+    definitions: list[Definition]
+    parked: dict[tuple[str, str, str], int]
+    """Parked runs by namespace, type and version."""
+
+
+class FindVersions(Query[Versions], frozen=True):
+    """Do `FindDefinitions` and `CountParked` at once: an idle node finds by one statement what the others have changed."""

@@ -20,7 +20,15 @@ from mainspring.namespaces import DEFAULT
 from mainspring.storage.agenda import Agenda
 from mainspring.workflows.model import Status, decision_function
 from mainspring.workflows.reading import Unread
-from mainspring.workflows.store import CountParked, FindAlarms, ForgetRuns, RingAlarms, SweepEarlySignals, UnparkRuns
+from mainspring.workflows.store import (
+    CountParked,
+    FindAlarms,
+    FindVersions,
+    ForgetRuns,
+    RingAlarms,
+    SweepEarlySignals,
+    UnparkRuns,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -35,6 +43,7 @@ if TYPE_CHECKING:
     from mainspring.workflows.model import Definition
     from mainspring.workflows.observers import Changed
     from mainspring.workflows.store import Alarms as Upcoming
+    from mainspring.workflows.store import Versions
 
 ALARM_BATCH: Final = 1000
 """Runs whose alarms one operation rings: the first decisions start before the last alarms are recorded."""
@@ -152,7 +161,7 @@ class Alarms:
 
 
 LOOK_INTERVAL: Final = 5.0
-"""Seconds between two looks for parked runs."""
+"""Seconds between two looks for parked runs, and for definitions that other nodes have added."""
 SHARED_COUNT_INTERVAL: Final = 15.0
 """Seconds between two counts of open and stranded runs on a store that nodes share: a count is a transaction of each node."""
 UNPARK_INTERVAL: Final = 60.0
@@ -187,8 +196,8 @@ class Stranded(NamedTuple):
 class Watch:
     """Looks after the runs of a node.
 
-    ``builds`` returns the code of the connected workers, ``definitions`` all versions of workflows. ``served`` returns whether a
-    function of decisions may have a worker at another node.
+    ``builds`` returns the code of the connected workers, ``definitions`` all versions of workflows; ``keep`` is called with those
+    that were read again. ``served`` returns whether a function of decisions may have a worker at another node.
     ``first`` returns whether this node is the first in line for a name; ``paused`` whether nothing may be written. ``retention``
     is in seconds. ``aside`` returns how many runs are set aside: those stay at the front of what a transaction takes.
     """
@@ -201,6 +210,7 @@ class Watch:
         *,
         builds: Callable[[], Iterable[Build]],
         definitions: Callable[[], Iterable[Definition]],
+        keep: Callable[[Sequence[Definition]], None],
         served: Callable[[bytes], bool],
         first: Callable[[str], bool],
         paused: Callable[[], bool],
@@ -214,6 +224,7 @@ class Watch:
         self._clock = clock
         self._builds = builds
         self._definitions = definitions
+        self._keep = keep
         self._served = served
         self._is_shared = is_shared
         self._first = first
@@ -289,10 +300,16 @@ class Watch:
             self._count_at = now + (SHARED_COUNT_INTERVAL if self._is_shared else 0.0)
             self._count()
         self._left = {build: left for build, left in self._left.items() if left[1] > now}
-        if self._is_shared and any(True for _ in self._definitions()):
-            self.load(self._unpark_others, lambda _: None)  # other nodes park runs, too
+        if self._is_shared:
+            self._reads.ask(FindVersions(), self._found_of_others, lambda _: None)
         else:
             self._unpark_others()
+
+    def _found_of_others(self, versions: Versions) -> None:
+        """Take what other nodes have changed: they park runs, too."""
+        self._keep(versions.definitions)
+        self.parked = versions.parked
+        self._unpark_others()
 
     def _unpark_others(self) -> None:
         if self._paused():

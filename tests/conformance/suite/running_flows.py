@@ -345,6 +345,7 @@ class RunningFlows:
         assert flows.tasks() == []
         assert flows.list(parked=True) == [run]
         assert flows.store.read(ops.CountParked()) == {("default", "order", "1"): 1}
+        assert flows.store.read(ops.FindVersions()) == ops.Versions(flows.define(), {("default", "order", "1"): 1})
         assert flows.unpark(key=Key(job=run)) == 1
         assert flows.row(run).builds == ()
         assert flows.unpark(key=Key(job=run)) == 0

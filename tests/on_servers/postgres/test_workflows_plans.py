@@ -63,6 +63,7 @@ INDEXES = {
     "open_of_version": {"runs_open_versions"},
     "count_open": {"runs_open_versions"},
     "count_parked": {"runs_open_parked"},
+    "versions": {"runs_open_parked"},
     "next_builds": {"runs_open_parked"},
     "parked_runs": {"runs_open_parked"},
     "few_parked": {"runs_open_parked"},

@@ -194,6 +194,13 @@ PLANS = {
     "next_builds": ["SEARCH runs USING INDEX runs_parked ((namespace,type,version,builds)>(?,?,?,?))"],
     "parked_runs": ["SEARCH runs USING INDEX runs_parked (namespace=? AND type=? AND version=? AND builds=?)"],
     "count_parked": ["SEARCH runs USING INDEX runs_parked (namespace>?)"],
+    "versions": [
+        "COMPOUND QUERY",
+        "LEFT-MOST SUBQUERY",
+        "SCAN definitions",
+        "UNION ALL",
+        "SEARCH runs USING INDEX runs_parked (namespace>?)",
+    ],
     "count_open": ["SEARCH runs USING COVERING INDEX runs_versions (namespace>?)"],
     "open_of_version": ["SEARCH runs USING COVERING INDEX runs_versions (namespace=? AND type=? AND version=?)"],
     "remove_definition": ["SEARCH definitions USING PRIMARY KEY (namespace=? AND name=? AND version=?)"],

@@ -9,7 +9,7 @@ from mainspring.jobs.store import Count
 from mainspring.testing.passing_time import ManualClock
 from mainspring.workflows.model import Definition, Status, decision_function
 from mainspring.workflows.observers import Changed
-from mainspring.workflows.store import ForgetRuns, SweepEarlySignals, UnparkRuns
+from mainspring.workflows.store import FindVersions, ForgetRuns, SweepEarlySignals, UnparkRuns, Versions
 from mainspring.workflows.watch import (
     BATCH,
     FORGET_DELAY,
@@ -23,7 +23,7 @@ from mainspring.workflows.watch import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from mainspring.storage.engine import Operation
 
@@ -41,10 +41,12 @@ class Store:
         self.queries = 0
         self.operations: list[Operation] = []
         self.answers: list[int] = []
+        self.kept: list[Sequence[Definition]] = []
 
-    def ask(self, _: object, done: Callable[[Any], None], __: object) -> None:
+    def ask(self, query: object, done: Callable[[Any], None], _: object) -> None:
         self.queries += 1
-        done(dict(self.parked))
+        parked = dict(self.parked)
+        done(Versions(list(self.definitions), parked) if isinstance(query, FindVersions) else parked)
 
     def put(self, operation: Operation, done: Callable[[Any], None], *_: object) -> None:
         if isinstance(operation, Count):
@@ -59,8 +61,8 @@ def opened(store: Store, *, is_shared: bool = False) -> tuple[Watch, ManualClock
     clock = ManualClock()
     port = cast("Any", store)
     watch = Watch(
-        port, port, clock, builds=lambda: [BUILD], definitions=lambda: store.definitions, first=lambda _: True,
-        paused=lambda: False, retention=60.0, served=lambda _: False, is_shared=is_shared,
+        port, port, clock, builds=lambda: [BUILD], definitions=lambda: store.definitions, keep=store.kept.append,
+        first=lambda _: True, paused=lambda: False, retention=60.0, served=lambda _: False, is_shared=is_shared,
     )  # fmt: skip
     watch.load(lambda: None, lambda _: None)
     return watch, clock
@@ -125,6 +127,19 @@ def test_as_many_parked_runs_are_not_tried_again_with_a_build_that_took_none_on(
         clock.advance(LOOK_INTERVAL)
         watch.tick()
     assert attempts_of(store) == 6, "it has taken some on"
+
+
+def test_one_query_finds_the_definitions_and_the_parked_runs_of_other_nodes() -> None:
+    store = Store()
+    watch, clock = opened(store, is_shared=True)
+    before = store.queries
+    store.definitions, store.parked = [Definition("order", "1")], {("default", "other", "1"): 3}
+    for _ in range(3):
+        clock.advance(LOOK_INTERVAL)
+        watch.tick()
+    assert store.queries - before == 3
+    assert store.kept == [[Definition("order", "1")]] * 3
+    assert watch.parked == {("default", "other", "1"): 3}
 
 
 def test_runs_of_a_shared_store_are_counted_less_often() -> None:

@@ -345,6 +345,13 @@ async def find_definitions(tables: Tables, query: ops.FindDefinitions, _: Meter)
     return list(tables.definitions.values())
 
 
+async def find_versions(tables: Tables, query: ops.FindVersions, meter: Meter) -> ops.Versions:
+    """Return all definitions, and the numbers of parked runs."""
+    del query
+    definitions = await find_definitions(tables, ops.FindDefinitions(), meter)
+    return ops.Versions(definitions, await count_parked(tables, ops.CountParked(), meter))
+
+
 class MemoryWorkflowSlice:
     """The slice on this engine: ``jobs.slices.Slice``."""
 
@@ -360,6 +367,7 @@ class MemoryWorkflowSlice:
         ops.CountParked: count_parked,
         CountOpen: count_open,
         ops.FindDefinitions: find_definitions,
+        ops.FindVersions: find_versions,
     }
 
     def __init__(self, *, cache: RunCache | None = None, limits: Limits | None = None) -> None:

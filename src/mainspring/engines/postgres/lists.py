@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mainspring.access.audit import ListActs
 from mainspring.access.store import CountRevocations, FindCredential
+from mainspring.bulk.store import FindBulk
 from mainspring.engines.postgres import claiming, connections, submitting, transaction
 from mainspring.engines.postgres.claiming import LOWEST, Floors
 from mainspring.engines.postgres.connections import Verdict
@@ -52,7 +53,14 @@ from mainspring.schedules.store import ListSchedules
 from mainspring.series import ReadNamespaceSeries
 from mainspring.storage.engine import Meter, Page, Query, in_parts, unknown
 from mainspring.workflows.definitions import CountOpen
-from mainspring.workflows.store import CountParked, FindDefinitions, FindSentSignals, HasErrands, ShowSubmitted
+from mainspring.workflows.store import (
+    CountParked,
+    FindDefinitions,
+    FindSentSignals,
+    FindVersions,
+    HasErrands,
+    ShowSubmitted,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -214,9 +222,11 @@ SINGLE_STATEMENT: Final = frozenset(
         CountOpen,
         CountParked,
         CountRevocations,
+        FindBulk,
         FindCredential,
         FindDefinitions,
         FindSentSignals,
+        FindVersions,
         FirstInLine,
         HasErrands,
         LastOutcomes,

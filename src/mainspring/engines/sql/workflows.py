@@ -21,7 +21,17 @@ from mainspring.workflows.definitions import CountOpen
 from mainspring.workflows.model import Definition, Key, Limits, Parking, Status
 from mainspring.workflows.reading import ListedRun, ReadLatest, RunCache
 from mainspring.workflows.requests import Signal
-from mainspring.workflows.store import CountParked, FindDefinitions, HasErrands, ListRuns, ReadHistory, RunRow, ShowRun
+from mainspring.workflows.store import (
+    CountParked,
+    FindDefinitions,
+    FindVersions,
+    HasErrands,
+    ListRuns,
+    ReadHistory,
+    RunRow,
+    ShowRun,
+    Versions,
+)
 from mainspring.workflows.tables import ALL, EarlySignals, Snapshot, StoredRun, first_errands
 from mainspring.workflows.unit import WorkflowUnit
 
@@ -271,6 +281,7 @@ def readers(find_job: FindJob) -> Readers:
         ReadHistory: read_history,
         ReadLatest: read_latest,
         CountParked: _count_parked,
+        FindVersions: _find_versions,
         HasErrands: _has_errands,
         CountOpen: _count_open,
         FindDefinitions: find_definitions,
@@ -283,6 +294,16 @@ async def _has_errands(tx: Transaction, query: HasErrands, _: Meter) -> bool:
 
 async def _count_parked(tx: Transaction, _query: CountParked, _: Meter) -> dict[tuple[str, str, str], int]:
     return _counts(await tx.sql.fetch("count_parked"))
+
+
+async def _find_versions(tx: Transaction, _query: FindVersions, _: Meter) -> Versions:
+    versions = Versions([], {})
+    for namespace, name, version, definition, parked in await tx.sql.fetch("versions"):
+        if definition is None:
+            versions.parked[namespace, name, version] = parked
+        else:
+            versions.definitions.append(_definition(namespace, name, version, definition))
+    return versions
 
 
 async def _count_open(tx: Transaction, _query: CountOpen, _: Meter) -> dict[tuple[str, str, str], int]:

@@ -56,6 +56,13 @@ namespace, name, version, definition;
 -- name: definitions
 SELECT {definition_columns} FROM definitions;
 
+-- The same, and then the numbers of parked runs, which have no definitions.
+-- name: versions
+SELECT {definition_columns}, 0 FROM definitions
+UNION ALL
+SELECT namespace, type, version, NULL, count(*) FROM {open_runs} {index(runs_parked)}
+WHERE parked_us IS NOT NULL AND namespace > '' GROUP BY namespace, type, version;
+
 -- name: definitions_of
 SELECT {definition_columns} FROM definitions WHERE namespace = $1 AND name = $2;
 
