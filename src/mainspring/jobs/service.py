@@ -264,10 +264,10 @@ class JobService:
         assert self.sharing is not None
         self.sharing.recover(terms)
 
-    def set_node_count(self, nodes: int) -> None:
-        """Set the number of nodes that have the store open, including this one."""
+    def set_place(self, place: int, nodes: int) -> None:
+        """Set this node's place among all that have the store open, from 0 on, and their number."""
         assert self.sharing is not None
-        self.sharing.set_node_count(nodes)
+        self.sharing.set_place(place, nodes)
 
     def resume(self) -> None:
         """Hand out jobs again, after `hand_back`, or after `fenced` once there is a new term; not after `end`."""

@@ -1,7 +1,7 @@
 """A node's part in a fleet with a shared store: messages, the backlog of other nodes' jobs, recovery, and reports of progress.
 
 Other nodes and users' own transactions submit jobs, and other nodes claim them. Hints of the relay announce that at once, but may
-be lost; the node also reads the backlog every second.
+be lost, and nothing announces the end of a user's transaction; so nodes also read the backlog, each at times of its own.
 
 Progress reports of workers go to waiting clients here and at other nodes (`Reports`); a single node has the first part alone.
 """
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 
 SUBMISSION: Final = Kind("submission", REFUSED_REMEDY, is_tried_again=False)
 BACKLOG_INTERVAL = 1.0
-"""Seconds between readings of the backlog. Idle nodes share the readings, so that one of them reads in this interval."""
+"""Seconds between readings of the backlog. Idle nodes take turns, so that one of them reads in each interval."""
 MAX_IDLE_NODES: Final = 5
-"""The most idle nodes that share the readings."""
+"""The most intervals between two readings of an idle node."""
 COUNTS_MAX_AGE: Final = 1.0
 """Seconds after which counts of jobs are read again before they are shown."""
 COUNTS_TIMEOUT: Final = 1.0
@@ -119,8 +119,8 @@ class Sharing:
         self._looking = self._draining = False
         self._idle = False
         """Whether no job waited in the store at the last reading."""
-        self._nodes = 1
-        """The number of nodes, including this one."""
+        self._place, self._nodes = 0, 1
+        """The place of this node among all, from 0 on, and their number."""
         self._looked = self._asked = self._clock.monotonic()
         self._counted = float("-inf")
         """The monotonic time at which the present counts were requested."""
@@ -168,21 +168,29 @@ class Sharing:
         """Do the work that is due."""
         self._token_grants.tick()
         # With an empty backlog, new jobs are announced by hints; only a lost hint costs the time until the next reading.
-        every = BACKLOG_INTERVAL * (min(self._nodes, MAX_IDLE_NODES) if self._idle else 1)
-        if now - self._looked >= every and not self._looking:
+        # A reading just before the turn, which somebody has asked for, counts for it.
+        if not self._looking and self._looked <= self._turn(now) - BACKLOG_INTERVAL / 2:
             self.look()
         if now - self._asked >= REFRESH_INTERVAL:
             self._asked = now
             self._subscriptions.ask_all()
+
+    def _turn(self, now: float) -> float:
+        """Return the monotonic time at which this node's last turn to read the backlog has begun.
+
+        Nodes have one clock, that of the store, and divide each of its intervals evenly by their places.
+        """
+        every = BACKLOG_INTERVAL * (min(self._nodes, MAX_IDLE_NODES) if self._idle else 1)
+        return now - (self._clock.wall() - self._place * every / self._nodes) % every
 
     @property
     def idle(self) -> bool:
         """Whether no job waited in the store at the last reading, and none of an ended term waits for its recovery."""
         return self._idle and not self._unrecovered
 
-    def set_node_count(self, nodes: int) -> None:
-        """Set the number of nodes, including this one."""
-        self._nodes = nodes
+    def set_place(self, place: int, nodes: int) -> None:
+        """Set this node's place among all nodes, from 0 on, and their number."""
+        self._place, self._nodes = place, nodes
 
     # ---- recovery ----
 

@@ -362,11 +362,12 @@ class Fleet:
             self._service.resume()
 
     def members(self, live: tuple[NodeRow, ...]) -> None:
-        """Store the rows of the live nodes, from which shares follow."""
+        """Store the rows of the live nodes, from which shares follow, and the times of looks at the backlog."""
         if live is not self._live:
             self._live, self._elsewhere = live, None
             self._in_line = tuple(sorted(row.term for row in live if not row.draining))
-        self._service.set_node_count(len(live) or 1)
+        place = next((place for place, row in enumerate(live) if row.term == self.lease_manager.term), 0)
+        self._service.set_place(place, len(live) or 1)
 
     def drain(self, draining: bool) -> None:
         """Stop or resume claiming, as an operator requested."""

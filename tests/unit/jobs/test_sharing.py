@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,8 +10,9 @@ from tests.shared_memory import SharedMemoryEngine, SharedTables
 
 from mainspring.events import Abandoned
 from mainspring.jobs import sharing
+from mainspring.jobs.maintenance import TICK_INTERVAL
 from mainspring.jobs.model import Job, Options, Retry, failure
-from mainspring.jobs.store import Withdrawn
+from mainspring.jobs.store import ReadBacklog, Withdrawn
 from mainspring.resources.rules import Limits
 from mainspring.storage import commit_queue
 from mainspring.testing import ManualClock
@@ -20,6 +22,7 @@ from .test_functions import limit
 
 if TYPE_CHECKING:
     from mainspring.jobs.held import Worker
+    from mainspring.storage.engine import Operation
 
 
 @pytest.fixture
@@ -182,6 +185,40 @@ def nodes() -> list[Node]:
     content = SharedTables(ManualClock().wall)
     first = Node(engine=SharedMemoryEngine(content))
     return [first, Node(first, engine=SharedMemoryEngine(content))]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 5, 8])
+def test_of_idle_nodes_one_reads_the_backlog_each_second(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A submission in a transaction of a user waits for that: no message announces it."""
+    content = SharedTables(ManualClock().wall)
+    nodes = [first := Node(engine=SharedMemoryEngine(content))]
+    nodes += [Node(first, engine=SharedMemoryEngine(content)) for _ in range(number - 1)]
+    clock, seconds = first.clock, 60
+    read: list[tuple[float, int]] = []
+
+    def put(queue: commit_queue.CommitQueue, operation: Operation, *callbacks: Any) -> None:
+        if isinstance(operation, ReadBacklog):
+            read.append((clock.monotonic(), next(n for n, one in enumerate(nodes) if one.life.commits is queue)))
+        original(queue, operation, *callbacks)
+
+    original = commit_queue.CommitQueue.put
+    monkeypatch.setattr(commit_queue.CommitQueue, "put", put)
+    for place, node in enumerate(nodes):
+        look(node)  # nothing waits: it is idle
+        assert node.service.sharing is not None
+        node.service.sharing.set_place(place, number)
+    read.clear()
+    begin = clock.monotonic()
+    for _ in range(round(seconds / TICK_INTERVAL)):
+        clock.advance(TICK_INTERVAL)
+        for node in nodes:
+            node.life.run_due()
+            node.commit()
+    times = [begin, *(at for at, _ in read), clock.monotonic()]
+    assert max(later - earlier for earlier, later in pairwise(times)) <= sharing.BACKLOG_INTERVAL + TICK_INTERVAL
+    assert len(read) <= seconds / sharing.BACKLOG_INTERVAL * max(number / sharing.MAX_IDLE_NODES, 1) + number
+    by_node = [sum(reader == node for _, reader in read) for node in range(number)]
+    assert max(by_node) - min(by_node) <= 1
 
 
 def look(node: Node) -> None:

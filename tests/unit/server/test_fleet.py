@@ -21,6 +21,7 @@ from mainspring.jobs.held import Ability, Held, Worker
 from mainspring.jobs.model import Job, Options, State
 from mainspring.jobs.requests import RemoteAttempt
 from mainspring.jobs.rules import KEPT_EVENTS
+from mainspring.jobs.service import JobService
 from mainspring.jobs.sharing import MOST_TEXTS
 from mainspring.nodes.model import NodeRow
 from mainspring.nodes.strategies import IdHash
@@ -342,6 +343,26 @@ def test_lost_messages_are_replaced_by_reads(monkeypatch: pytest.MonkeyPatch) ->
             await client.submit()
             await hand.done(await hand.jobs.get(), b"out")
             assert (await client.outcomes.get()).result == b"out"
+
+    run(test())
+
+
+def test_each_node_reads_the_backlog_at_a_place_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    places: dict[JobService, tuple[int, int]] = {}
+
+    async def test() -> None:
+        done = asyncio.Event()
+
+        def set_place(service: JobService, *place: int) -> None:
+            places[service] = (place[0], place[1])
+            if sorted(places.values()) == [(0, 3), (1, 3), (2, 3)]:
+                done.set()
+
+        monkeypatch.setattr(JobService, "set_place", set_place)
+        async with local_fleet() as fleet:
+            for number in range(3):
+                await fleet.node(f"n{number}")
+            await done.wait()
 
     run(test())
 
