@@ -83,7 +83,7 @@ class SharedMemoryEngine:
     step_secret = b""
     shared = True
     whole = True
-    lacks: frozenset[Feature] = frozenset({Feature.WORKFLOWS, Feature.OPERATIONS})
+    lacks: frozenset[Feature] = frozenset({Feature.WORKFLOWS, Feature.OPERATIONS, Feature.EVENTS})
     sessions = None
 
     def __init__(self, content: SharedTables, runs: MemoryWorkflowSlice | None = None) -> None:

@@ -160,6 +160,13 @@ class Logged(NamedTuple):
     ids: Sequence[int]
 
 
+class InterestsChanged(NamedTuple):
+    """The receiving node reads the interests in events again, which another node has changed. Older nodes ignore it."""
+
+    version: int
+    """The number of changes in the store."""
+
+
 Message = (
     Settled
     | Pending
@@ -173,6 +180,7 @@ Message = (
     | Direct
     | FollowLog
     | Logged
+    | InterestsChanged
 )
 
 

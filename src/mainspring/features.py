@@ -14,6 +14,11 @@ class Feature(StrEnum):
 
     ACCESS = "access", "this node's store keeps no tokens, acts and marks: use a store on SQLite or PostgreSQL"
     """Credentials and the audit (`access.store`), also marks and acknowledgements."""
+    EVENTS = (
+        "events",
+        "this node's store keeps no events: a store on SQLite or PostgreSQL, or in memory, does",
+    )
+    """The event log (`event_log.store`)."""
     JOB_CHANGES = "job_changes", "this node's store changes no jobs: cancel the job, and submit another one"
     """Rescheduled waiting jobs, and jobs redriven later or with other arguments (`jobs.store.Reschedule`, `Redrive`). Clients
     delete jobs on such a store alone; `DeleteEnded` is done by all, for jobs that are kept for a shorter time."""

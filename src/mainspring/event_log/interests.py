@@ -15,7 +15,7 @@ import msgspec
 from mainspring.namespaces import ANY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.event_log.types import Fields
     from mainspring.storage.engine import Plan
@@ -81,11 +81,30 @@ class InterestSet:
 NOTHING: Final = InterestSet()
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 class CurrentInterests:
     """The interests by which the transactions of a node's store record events; the node changes them between transactions."""
 
     def __init__(self) -> None:
         self.now = NOTHING
+        self._on_written: Callable[[], object] = _nothing
+        self._on_changed: Callable[[], object] = _nothing
+
+    def subscribe(self, on_written: Callable[[], object], on_changed: Callable[[], object]) -> None:
+        """Call functions on the node's thread: after each commit of events, and when another node has changed interests."""
+        self._on_written = on_written
+        self._on_changed = on_changed
+
+    def written(self) -> None:
+        """Report that events were committed."""
+        self._on_written()
+
+    def changed(self) -> None:
+        """Report that another node has changed interests."""
+        self._on_changed()
 
     def use(self, interests: InterestSet) -> None:
         """Use interests from now on, unless they are older than the present ones."""

@@ -16,6 +16,7 @@ from mainspring.events import (
     Ask,
     Direct,
     FollowLog,
+    InterestsChanged,
     Logged,
     Message,
     Pending,
@@ -65,6 +66,10 @@ def _ignore(_: Direct | FollowLog | Logged) -> None:
     """Drop a message."""
 
 
+def _ignore_change() -> None:
+    """Record nothing."""
+
+
 def _ignore_recovery(_: Sequence[int], __: Recovered) -> None:
     """Record nothing."""
 
@@ -86,6 +91,8 @@ class Shared(NamedTuple):
     """Is called with messages about logs of jobs."""
     recovered: Callable[[Sequence[int], Recovered], None] = _ignore_recovery
     """Is called with ended terms and each part of their jobs that this node has given back."""
+    interests_changed: Callable[[], object] = _ignore_change
+    """Is called when another node has changed interests in events."""
 
 
 class Sharing:
@@ -129,6 +136,7 @@ class Sharing:
         self._unrecovered: list[Sequence[int]] = []
         """Ended terms whose jobs are recovered once the subscriptions are renewed: this node's last term may be among them."""
         self._direct, self._logs, self._recovered = shared.direct, shared.logs, shared.recovered
+        self._interests_changed = shared.interests_changed
         shared.relay.listen(self.receive)
 
     def receive(self, message: Message) -> None:
@@ -159,6 +167,8 @@ class Sharing:
                 self._direct(message)
             case FollowLog() | Logged():
                 self._logs(message)
+            case InterestsChanged():
+                self._interests_changed()
             case Stop(job_id, reason):
                 held = self._table.find(job_id)
                 if held is not None:

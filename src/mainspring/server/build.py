@@ -35,6 +35,7 @@ from mainspring.api.handlers.workflows import VersionCalls, WorkflowCalls
 from mainspring.api.namespaces import StoreState
 from mainspring.bulk.service import BulkNode, BulkService
 from mainspring.clock import to_us
+from mainspring.event_log.service import EventLog
 from mainspring.events import Hub
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings, KeyedSubmits
 from mainspring.faces.gearman.peers import Peers
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from mainspring.clock import Clock
+    from mainspring.event_log.store import EventEngine
     from mainspring.faces.web import Measure
     from mainspring.faces.web.gearmand_http import GearmandHttp
     from mainspring.nodes.model import NodeRow
@@ -176,12 +178,21 @@ async def open_node(
     reads = Reads(engine, loop.call_soon, failing=watch.read_failed)
     job_clock = clock
     fleet: Fleet | None = None
+    interests = None if Feature.EVENTS in lacks else cast("EventEngine", engine).interests
     log_readers = LogReaders(clock.monotonic, cast("SharedEngine", engine).send if engine.shared else None)
     if engine.shared:
         job_clock = store_clock = StoreClock(clock)
         by = strategy(settings.fleet.strategy)
         fleet = Fleet(
-            cast("SharedEngine", engine), handles, store_clock, settings, by, address, workers, log_readers.received
+            cast("SharedEngine", engine),
+            handles,
+            store_clock,
+            settings,
+            by,
+            address,
+            workers,
+            log_readers.received,
+            (lambda: None) if interests is None else interests.changed,
         )
     set_aside = SetAside(job_clock)
     runs = run_slice(engine)
@@ -250,6 +261,19 @@ async def open_node(
             is_held=lambda job_id: service.table.find(job_id) is not None,
             root_of=(lambda run: run) if runs is None else runs.cache.root_of,
             type_of=(lambda _: None) if runs is None else runs.cache.type_of,
+        )
+    events = None
+    if interests is not None:
+        events = EventLog(
+            commits,
+            reads,
+            job_clock,
+            interests,
+            loop.call_soon,
+            first=None if fleet is None else fleet.first_in_line,
+            announce=(lambda _: None) if fleet is None else fleet.tell_others,
+            retention=jobs.event_retention,
+            most=jobs.event_limit,
         )
     opened = await engine.open(settings.name, loop.call_soon_threadsafe, service.lifecycle)
     handles.use_names(opened.nodes)
@@ -410,6 +434,7 @@ async def open_node(
         schedules=schedules,
         workflows=workflows,
         bulk=bulk,
+        events=events,
         fleet=fleet,
         shutdown=shutdown,
         ticks=ticks,

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from mainspring.clock import Clock
-    from mainspring.events import Direct, FollowLog, Logged
+    from mainspring.events import Direct, FollowLog, Logged, Message
     from mainspring.faces.gearman.peers import Connected, Peers, TaskWorker
     from mainspring.ids import Handles, Term
     from mainspring.jobs.held import FunctionQueue, Worker
@@ -255,6 +255,7 @@ class Fleet:
         address: str = "",
         workers: ConnectedWorkers | None = None,
         logs: Callable[[FollowLog | Logged], None] = lambda _: None,
+        interests_changed: Callable[[], object] = lambda: None,
     ) -> None:
         self._workers = workers
         self._engine = engine
@@ -297,6 +298,7 @@ class Fleet:
             **({} if workers is None else {"direct": workers.directed}),
             logs=logs,
             recovered=self._recovered,
+            interests_changed=interests_changed,
         )
         """The fleet as the jobs slice uses it."""
 
@@ -389,6 +391,11 @@ class Fleet:
     def others(self) -> list[NodeRow]:
         """Return the rows of the other live nodes."""
         return [row for row in self._live if row.term != self.lease_manager.term]
+
+    def tell_others(self, message: Message) -> None:
+        """Send a message to all other live nodes."""
+        for row in self.others():
+            self._engine.send(row.term, message)
 
     def direct(self, term: int, message: Direct) -> None:
         """Send a request to a worker of another node."""

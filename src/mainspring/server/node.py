@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mainspring.bulk.service import BulkService
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
+    from mainspring.event_log.service import EventLog
     from mainspring.faces.gearman.face import GearmanFace
     from mainspring.ids import Term
     from mainspring.jobs.service import JobService
@@ -238,6 +239,7 @@ class Node:
         schedules: ScheduleService,
         workflows: WorkflowService | None,
         bulk: BulkService | None,
+        events: EventLog | None,
         fleet: Fleet | None,
         shutdown: Shutdown,
         ticks: Ticks,
@@ -256,6 +258,7 @@ class Node:
         self.schedules = schedules
         self.workflows = workflows
         self._bulk = bulk
+        self._events = events
         self.fleet = fleet
         self.shutdown = shutdown
         self.ticks = ticks
@@ -333,6 +336,8 @@ class Node:
             self.workflows.tick()
         if self._bulk is not None:
             self._bulk.tick()
+        if self._events is not None:
+            self._events.tick()
         return self.service.tick()
 
     def _check(self) -> None:

@@ -355,6 +355,12 @@ class JobSettings:
     audit_retention: float = 90 * DAY
     """Seconds for which acts are kept in the audit."""
 
+    event_retention: float = 7 * DAY
+    """Seconds for which events are kept that somebody wanted."""
+
+    event_limit: int = 1_000_000
+    """The most events that are kept: the oldest ones are deleted before their time."""
+
     keep_arguments: tuple[ArgumentRule, ...] = ()
     """Bytes of the largest payload that is kept when a job has succeeded, by function; 1 KiB where no rule matches."""
 

@@ -287,6 +287,7 @@ class Runner:
             access.record(tables, acts)
         if new_events := tables.new_events.take(plan, outcomes, map(event_of, acts)):
             events.append(tables, new_events)
+            tx.commits.append(tables.current_interests.written)
         if keyed is not None:
             run_synchronously(keyed.keep())
         for function in tx.commits:

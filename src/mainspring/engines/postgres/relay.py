@@ -26,6 +26,7 @@ from mainspring.events import (
     Ask,
     Direct,
     FollowLog,
+    InterestsChanged,
     Logged,
     Pending,
     Progress,
@@ -80,6 +81,7 @@ _KINDS: Final[tuple[type[Any], ...]] = (
     FollowLog,
     Logged,
     StopRequested,
+    InterestsChanged,
 )
 """A kind is sent as its index here: append new kinds at the end."""
 

@@ -182,6 +182,7 @@ class Runner:
             await access.record(tx.sql, acts)
         if new_events := tx.events.take(plan, outcomes, map(event_of, acts)):
             await events.append(tx.sql, new_events)
+            tx.commits.append(tx.interests.written)
         if keyed is not None:
             await keyed.keep()
         return outcomes

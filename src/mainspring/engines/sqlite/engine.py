@@ -321,6 +321,7 @@ class SqliteEngine:
             run_synchronously(access.record(self._tx.sql, acts))
         if new_events := self._tx.events.take(plan, outcomes, map(event_of, acts)):
             run_synchronously(events.append(self._tx.sql, new_events))
+            self._tx.commits.append(self.interests.written)
         if keyed is not None:
             run_synchronously(keyed.keep())
         return outcomes

@@ -1,0 +1,221 @@
+"""The event log on one node: it numbers new events, reloads the interests of other nodes, and deletes old events.
+
+Nobody's interest in events costs nothing: without interests a node of a shared store looks once in ten seconds for those of
+others, whose messages were lost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final
+
+from mainspring.clock import to_us
+from mainspring.errors import ConflictError
+from mainspring.event_log.store import (
+    NumberEvents,
+    SaveInterests,
+    ShowInterests,
+    ShowLogEnds,
+    StoredInterest,
+    SweepEvents,
+)
+from mainspring.events import InterestsChanged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from mainspring.clock import Clock
+    from mainspring.errors import StoreError
+    from mainspring.event_log.interests import CurrentInterests, Interest
+    from mainspring.event_log.store import AllInterests, LogEnds, Numbered
+    from mainspring.storage.commit_queue import CommitQueue
+    from mainspring.storage.reads import Reads
+
+LOOK_INTERVAL: Final = 1.0
+"""Seconds between two looks of waiting readers at events that other nodes have numbered, and at events without a number."""
+RELOAD_INTERVAL: Final = 10.0
+"""Seconds between two reads of all interests: some end by themselves, and a message about a change may be lost."""
+SWEEP_INTERVAL: Final = 60.0
+READER_SECONDS: Final = 600.0
+"""Seconds for which the interest of a reader lasts: it may be away for that time and miss nothing."""
+MOST_INTERESTS: Final = 2_000
+"""Interests of a store: each event is compared with those that have its type."""
+EVENTS_KEY: Final = "events"
+"""The name by which one node is the first that sweeps, and that numbers events of nodes that have ended."""
+
+
+class EventLog:
+    """The event log of a node. The node calls ``tick`` several times a second.
+
+    ``current`` has the interests by which its store records events. ``call_soon`` calls a function in the next turn of the loop.
+    On a shared store ``first`` returns whether this node is the first in line for a name, and ``announce`` sends a message to
+    the other nodes. ``retention`` is in seconds, and ``most`` a number of events.
+    """
+
+    def __init__(
+        self,
+        commits: CommitQueue,
+        reads: Reads,
+        clock: Clock,
+        current: CurrentInterests,
+        call_soon: Callable[[Callable[[], object]], object],
+        *,
+        first: Callable[[str], bool] | None,
+        announce: Callable[[InterestsChanged], None] = lambda _: None,
+        retention: float,
+        most: int,
+    ) -> None:
+        self._commits = commits
+        self._reads = reads
+        self._clock = clock
+        self._current = current
+        self._call_soon = call_soon
+        self._first = first
+        self._announce = announce
+        self._retention = retention
+        self._most = most
+        self._listeners: dict[Callable[[], None], None] = {}
+        self._all: AllInterests | None = None
+        self._is_numbering = self._has_more = self._is_reloading = self._is_telling = False
+        self._look_at = self._reload_at = self._sweep_at = clock.monotonic()
+        current.subscribe(self.written, self.changed_elsewhere)
+
+    # ---- growth ----
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call a function, from now on, when there may be new events: soon after those of this node, and once a second."""
+        self._listeners[listener] = None
+
+    def unsubscribe(self, listener: Callable[[], None]) -> None:
+        """Stop calling it."""
+        self._listeners.pop(listener, None)
+
+    def written(self) -> None:
+        """Note that a group of this node has committed events."""
+        if self._first is None:
+            self._grown()
+        elif self._is_numbering:
+            self._has_more = True
+        else:
+            self._number()
+
+    def _number(self) -> None:
+        self._is_numbering, self._has_more = True, False
+        self._commits.put(NumberEvents(), self._numbered, self._not_numbered)
+
+    def _numbered(self, outcome: Numbered) -> None:
+        self._is_numbering = False
+        if outcome.number:
+            self._grown()
+        if outcome.more or self._has_more:
+            self._number()
+
+    def _not_numbered(self, error: StoreError) -> None:
+        del error  # the next look numbers them
+        self._is_numbering = False
+
+    def _grown(self) -> None:
+        if self._listeners and not self._is_telling:
+            self._is_telling = True
+            self._call_soon(self._tell)
+
+    def _tell(self) -> None:
+        self._is_telling = False
+        for listener in [*self._listeners]:
+            listener()
+
+    # ---- interests ----
+
+    async def save(self, saved: Sequence[StoredInterest], removed: Collection[str] = ()) -> AllInterests:
+        """Save interests and remove others; return all. Raises ConflictError if there would be too many.
+
+        This node records events of causes that begin after it returns, the other nodes do so a moment later.
+        """
+        stored = set() if self._all is None else {one.id for one in self._all.interests}
+        wanted = {one.id for one in saved}
+        if len(stored | wanted) > MOST_INTERESTS and wanted - stored:
+            raise ConflictError(
+                f"this store has {MOST_INTERESTS} readers, listeners and webhooks with different filters, and takes no more:"
+                " use the filter of another one, or remove one"
+            )
+        self.use(await self._commits.committed(SaveInterests(self._now_us(), saved, removed)))
+        assert self._all is not None
+        self._announce(InterestsChanged(self._all.version))
+        return self._all
+
+    async def want(self, interest: Interest) -> None:
+        """Have the events of an interest recorded for the next ten minutes at least. A reader calls it every few minutes."""
+        name = f"reader:{_digest(interest)}"
+        now_us = self._now_us()
+        until_us = now_us + to_us(READER_SECONDS)
+        present = [] if self._all is None else [one for one in self._all.interests if one.id == name]
+        if not any(one.until_us > until_us - to_us(READER_SECONDS / 2) for one in present):
+            await self.save([StoredInterest(name, interest, until_us)])
+
+    def use(self, interests: AllInterests) -> None:
+        """Use interests that were read or written, unless newer ones are known."""
+        if self._all is None or interests.version >= self._all.version:
+            self._all = interests
+            self._current.use(interests.at(self._now_us()))
+
+    def changed_elsewhere(self) -> None:
+        """Read the interests again: another node says that it has changed them."""
+        self._reload_at = self._clock.monotonic()
+        self._reload()
+
+    def _reload(self) -> None:
+        if self._is_reloading:
+            return
+        self._is_reloading = True
+        self._reload_at = self._clock.monotonic() + RELOAD_INTERVAL
+        self._reads.ask(ShowInterests(), self._reloaded, self._not_reloaded)
+
+    def _reloaded(self, interests: AllInterests) -> None:
+        self._is_reloading = False
+        self.use(interests)
+
+    def _not_reloaded(self, error: StoreError) -> None:
+        del error  # the next look repeats it
+        self._is_reloading = False
+
+    # ---- the log ----
+
+    async def ends(self) -> LogEnds:
+        """Return the ends of the log."""
+        return await self._reads.read(ShowLogEnds())
+
+    def tick(self) -> None:
+        """Do the work that is due."""
+        now = self._clock.monotonic()
+        if now >= self._reload_at and (self._first is not None or self._current.now):
+            self._reload()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_INTERVAL
+        if self._listeners:
+            self._grown()
+        if not self._current.now:
+            return
+        if self._first is not None and self._first(EVENTS_KEY) and not self._is_numbering:
+            self._number()
+        if now >= self._sweep_at and (self._first is None or self._first(EVENTS_KEY)):
+            self._sweep_at = now + SWEEP_INTERVAL
+            self._sweep()
+
+    def _sweep(self) -> None:
+        before_us = self._now_us() - to_us(self._retention)
+        operation = SweepEvents(before_us, self._most)
+        self._commits.put(operation, lambda deleted: self._swept(operation, deleted), lambda _: None)
+
+    def _swept(self, operation: SweepEvents, deleted: int) -> None:
+        if deleted >= operation.limit:
+            self._sweep()
+
+    def _now_us(self) -> int:
+        return to_us(self._clock.wall())
+
+
+def _digest(interest: Interest) -> str:
+    """Return a text that equal interests share."""
+    parts = sorted(interest.types), interest.namespace, sorted(set(interest.functions)), sorted(set(interest.tags))
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
