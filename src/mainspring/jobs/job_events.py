@@ -16,10 +16,10 @@ from mainspring.namespaces import name_text, split
 from mainspring.sizes import brief_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from mainspring.access.caller import Act
-    from mainspring.event_log.interests import InterestSet
+    from mainspring.event_log.interests import InterestSet, NewEvents
     from mainspring.jobs.model import Job
     from mainspring.jobs.rules import Settlement
 
@@ -52,6 +52,16 @@ def of_settlement(settlement: Settlement) -> NewEvent | None:
         due_us=settlement.due_us,
         **fields,
     )
+
+
+def add_hidden(events: NewEvents, recorded: Iterable[Settlement], stale: Container[int]) -> None:
+    """Add the events of the recorded settlements of an operation that its outcome, ``stale``, does not tell.
+
+    They are rare: those of jobs for which the same operation has another settlement, which was stale.
+    """
+    for one in recorded:
+        if one.job.id in stale:
+            events.add(of_settlement(one))
 
 
 def have_events(settlements: Iterable[Settlement], interests: InterestSet) -> bool:

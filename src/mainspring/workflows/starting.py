@@ -18,7 +18,7 @@ from mainspring.workflows import (
     history,
     other_runs,
 )
-from mainspring.workflows.model import Definition, version_for_new_runs, workflow_id_of
+from mainspring.workflows.model import CHILD_TAG, PART_TAG, Definition, version_for_new_runs, workflow_id_of
 from mainspring.workflows.requests import ContinueAsNewWorkflowExecution
 from mainspring.workflows.store import Begun, RunRow
 
@@ -129,6 +129,7 @@ async def _begin(changes: RunChanges, one: _Beginning, name: tuple[str, str], no
         timeout=one.timeout or timeout or definition.timeout,
         seed=job.id,
         task_priority=job.priority,
+        tags=_tags(job),
     )
     if not one.is_new:
         for signal in await changes.tables.take_early(job.id):
@@ -162,6 +163,11 @@ async def begin_child(changes: RunChanges, job: Job, errand: StartChild, now_us:
         parent_initiated=event.id,
     )
     return True
+
+
+def _tags(job: Job) -> tuple[str, ...]:
+    """Return the tags of a root job for its run; not those that mark children, by which workers know the parts of maps."""
+    return () if job.options is None else tuple(tag for tag in job.options.tags if tag not in {CHILD_TAG, PART_TAG})
 
 
 def _row(job: Job, workflow_id: str, name: str, version: str, now_us: int) -> RunRow:

@@ -179,6 +179,16 @@ class EventSuite(StoreFixtures):
         assert store.settle(done(job)) == {job.id}
         assert brief(store) == [(types.SUCCEEDED, job.id)]
 
+    def test_the_first_of_two_settlements_of_a_job_has_its_event(self, store: Store) -> None:
+        want(store)
+        job, other, stale = store.leased(), store.leased(), store.leased()
+        store.end(stale)
+        late = replace(other, term=other.term + 1000)
+        settled = store.settle(failed(job), done(late), failed(other), done(job), done(stale))
+        assert settled == {job.id, other.id, stale.id}
+        found = sorted(brief(store), key=lambda one: one[1])
+        assert found == [(types.FAILED, job.id), (types.FAILED, other.id), (types.SUCCEEDED, stale.id)]
+
     def test_requests_about_waiting_jobs(self, store: Store) -> None:
         want(store, "job.*")
         job = store.submitted()
@@ -313,6 +323,24 @@ class EventSuite(StoreFixtures):
         assert found[0].job == flows.shown(run).row.root
         assert (found[3].fields["error_type"], found[3].fields["error"]) == ("defect", "ValueError: no")
         assert "enough" in found[5].fields["error"]
+
+    def test_a_run_has_the_tags_of_its_root_job(self, store: Store) -> None:
+        want(store, name="red", tags=("red",))
+        flows = Flows(store)
+        waiting = store.submitted(function=b"order", options=Options(tags=("late", "red")))
+        assert flows.begin_waiting() == 1
+        flows.terminate(Key(job=waiting.id), "enough")
+        run = flows.start(options=Options(tags=("mainspring:map-part", "red")))
+        flows.start(options=Options(tags=("blue",)))
+        chain = flows.chained(run)
+        flows.terminate(Key(job=flows.shown(run).row.root), "enough")
+        found = [(one.type, one.fields["run"], [*one.fields["tags"]]) for one in numbered(store)]
+        assert found == [
+            (types.RUN_STARTED, waiting.id, ["late", "red"]),
+            (types.RUN_TERMINATED, waiting.id, ["late", "red"]),
+            (types.RUN_STARTED, run, ["red"]),
+            (types.RUN_TERMINATED, chain, ["red"]),
+        ]
 
     def test_ends_of_activities(self, store: Store) -> None:
         flows = Flows(store)

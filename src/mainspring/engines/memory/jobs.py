@@ -14,7 +14,7 @@ import msgspec
 from mainspring.engines.memory.tables import Pending
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
-from mainspring.jobs.job_events import of_settlement
+from mainspring.jobs.job_events import add_hidden, of_settlement
 from mainspring.jobs.model import NO_UNIQUE, RUNS, Job, Priority, State
 from mainspring.jobs.owners import AttemptEnded, Ended, Started, note
 from mainspring.jobs.rules import Event
@@ -148,13 +148,16 @@ def _keep(tables: Tables, job: Job) -> None:
 
 def settle(tables: Tables, operation: ops.Settle) -> set[int]:
     """Settle jobs; see ``Settle``."""
-    stale = set()
+    recorded: list[rules.Settlement] = []
+    stale: set[int] = set()
     for settlement in operation.settlements:
         job = tables.jobs.get(settlement.job.id)
         if job is None or not State(job.state).held or job.term != settlement.job.term:
             stale.add(settlement.job.id)
         else:
             _settle_one(tables, job, settlement)
+            recorded.append(settlement)
+    add_hidden(tables.new_events, recorded, stale)
     return stale
 
 

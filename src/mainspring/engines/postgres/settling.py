@@ -14,7 +14,7 @@ from mainspring.engines.postgres.lists import with_results
 from mainspring.engines.postgres.transaction import JOBS_SQL
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
-from mainspring.jobs.job_events import of_settlement
+from mainspring.jobs.job_events import add_hidden, of_settlement
 from mainspring.jobs.model import Job, State, decode_stop_request, encode_stop_request, read_options
 from mainspring.jobs.owners import note, noticed
 from mainspring.jobs.rules import Event, Settlement
@@ -38,10 +38,16 @@ async def settle(tx: Transaction, operations: Sequence[ops.Settle]) -> list[set[
     if len(accepted) == len(first) and not any(repeated):
         return repeated
     stale = first.keys() - accepted
-    return [
+    outcomes = [
         duplicates | {one.job.id for one in operation.settlements if (one.job.id, one.job.term) in stale}
         for operation, duplicates in zip(operations, repeated, strict=True)
     ]
+    recorded = [one for job_term, one in first.items() if job_term in accepted]
+    for operation, outcome in zip(operations, outcomes, strict=True):
+        if outcome:
+            of_operation = set(map(id, operation.settlements))
+            add_hidden(tx.events, [one for one in recorded if id(one) in of_operation], outcome)
+    return outcomes
 
 
 async def _settle(tx: Transaction, settlements: dict[JobTerm, Settlement]) -> set[JobTerm]:

@@ -14,7 +14,7 @@ from mainspring.engines.sqlite import claiming, transaction
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
-from mainspring.jobs.job_events import of_settlement
+from mainspring.jobs.job_events import add_hidden, of_settlement
 from mainspring.jobs.model import RUNS, Job, State, decode_stop_request, encode_stop_request, read_options
 from mainspring.jobs.owners import Ended, note, noticed
 from mainspring.jobs.rules import Event
@@ -213,10 +213,19 @@ def settle(tx: Transaction, operations: Sequence[ops.Settle]) -> list[set[int]]:
     """Settle jobs; see ``Settle``."""
     if _settle_all(tx, [settlement for operation in operations for settlement in operation.settlements]):
         return [set() for _ in operations]
-    return [
-        {settlement.job.id for settlement in operation.settlements if not _settle_all(tx, [settlement])}
-        for operation in operations
-    ]
+    return [_settle_singly(tx, operation) for operation in operations]
+
+
+def _settle_singly(tx: Transaction, operation: ops.Settle) -> set[int]:
+    recorded: list[rules.Settlement] = []
+    stale: set[int] = set()
+    for one in operation.settlements:
+        if _settle_all(tx, [one]):
+            recorded.append(one)
+        else:
+            stale.add(one.job.id)
+    add_hidden(tx.events, recorded, stale)
+    return stale
 
 
 def _settle_all(tx: Transaction, settlements: Sequence[rules.Settlement]) -> bool:

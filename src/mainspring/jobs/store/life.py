@@ -124,7 +124,7 @@ class Settle(Operation):
         self.rows = len(self.settlements)
 
     def caused(self, outcome: Container[int]) -> Iterator[NewEvent | None]:
-        """Yield the events of the recorded settlements."""
+        """Yield the events of the recorded settlements; engines add those that the outcome hides (``job_events.add_hidden``)."""
         for one in self.settlements:
             if one.job.id not in outcome:
                 yield of_settlement(one)
