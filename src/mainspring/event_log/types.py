@@ -146,6 +146,10 @@ SCHEDULE_PAUSED: Final = "schedule.paused"
 SCHEDULE_RESUMED: Final = "schedule.resumed"
 FUNCTION_PAUSED: Final = "function.paused"
 FUNCTION_RESUMED: Final = "function.resumed"
+DEAD_LETTERS: Final = "function.dead_letters"
+WORKER_LOST: Final = "worker.lost"
+NODE_JOINED: Final = "node.joined"
+NODE_DEAD: Final = "node.dead"
 OPERATION_ENDED: Final = "operation.ended"
 ACTED: Final = "operator.acted"
 
@@ -183,6 +187,13 @@ TYPES: Final = {
         EventType(SCHEDULE_RESUMED, Subject.SCHEDULE, ScheduleFields, "A paused schedule goes on."),
         EventType(FUNCTION_PAUSED, Subject.FUNCTION, FunctionFields, "A function was paused: none of its jobs starts."),
         EventType(FUNCTION_RESUMED, Subject.FUNCTION, FunctionFields, "A paused function goes on."),
+        EventType(NODE_JOINED, Subject.NODE, MemberFields, "A node takes part: it has begun a term."),
+        EventType(
+            NODE_DEAD,
+            Subject.NODE,
+            MemberFields,
+            "The term of a node has ended without its goodbye; its jobs go to others.",
+        ),
         EventType(OPERATION_ENDED, Subject.OPERATION, OperationFields, "An operation on many jobs has ended."),
         EventType(ACTED, Subject.OBJECT, ActFields, "A caller has done something that the audit records."),
     )

@@ -210,7 +210,7 @@ class EventSuite(StoreFixtures):
         assert store.state(job.id) is State.EXPIRED
 
     def test_attempts_that_are_lost_with_their_node(self, store: Store) -> None:
-        want(store)
+        want(store, "job.*")
         ran, waited = store.leased(), store.leased()
         store.assign(ran)
         store.reopen()
@@ -354,7 +354,7 @@ class EventSuite(StoreFixtures):
     # ---- the log ----
 
     def _caused(self, store: Store, number: int = 7) -> list[Job]:
-        want(store)
+        want(store, "job.*")
         jobs = [store.leased(function=b"f%d" % (place % 2)) for place in range(number)]
         for job in jobs:
             store.end(job)

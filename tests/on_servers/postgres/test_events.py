@@ -16,6 +16,7 @@ from mainspring.jobs import store as ops
 from mainspring.jobs.model import State
 from mainspring.jobs.rules import Event as JobEvent
 from mainspring.jobs.rules import Settlement
+from mainspring.nodes import node_events
 
 from .a_fleet import NOW, eventually, node, session
 
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 SLOW = "INSERT INTO new_events (namespace, type, function, subject, job, fields) VALUES ('default', 'job.failed', 's', '', 7, '')"
 
 
-async def want(one: Node) -> None:
-    interest = Interest(types.JOBS)
+async def want(one: Node, wanted: frozenset[str] = types.JOBS) -> None:
+    interest = Interest(wanted)
     await one.group(SaveInterests(now_us=NOW, saved=[StoredInterest("all", interest)]))
 
 
@@ -128,6 +129,25 @@ def test_the_events_of_a_job_stay_in_order_over_nodes(database: str) -> None:
             attempts = [event.fields["attempt"] for event in await behind(one, 0)]
             assert attempts == [1, 2, 3, 4, 5, 6]
             assert State(job.state) is State.LEASED
+
+    asyncio.run(test())
+
+
+def test_a_death_that_two_nodes_notice_is_recorded_once(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one:
+            await want(one, frozenset({types.NODE_JOINED, types.NODE_DEAD}))
+            async with node(database, "n2") as two, node(database, "n3") as three, node(database, "n4") as four:
+                for term in (one.term, two.term):
+                    assert all(await asyncio.gather(*(other.engine.end(term, 0) for other in (three, four))))
+                assert await four.engine.end(three.term, 7) is False, "it has beaten meanwhile"
+                await number(four)
+                found = [(event.type, event.subject) for event in await behind(four, 0)]
+                assert found == [
+                    *((types.NODE_JOINED, name) for name in ("n2", "n3", "n4")),
+                    *((types.NODE_DEAD, name) for name in ("n1", "n2")),
+                ]
+                assert {event.fields["why"] for event in await behind(four, 3)} == {node_events.SILENT}
 
     asyncio.run(test())
 

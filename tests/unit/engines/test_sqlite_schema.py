@@ -31,6 +31,11 @@ GOLDEN: dict[str, list[Column]] = {
         ("act", "BLOB", 1, None, 0),
         ("object", "INTEGER", 0, None, 0),
     ],
+    "dead_letter_series": [
+        ("function", "BLOB", 1, None, 1),
+        ("last_us", "INTEGER", 1, None, 0),
+        ("number", "INTEGER", 1, None, 0),
+    ],
     "event_ends": [("swept", "INTEGER", 1, None, 0), ("changes", "INTEGER", 1, None, 0)],
     "events": [
         ("number", "INTEGER", 0, None, 1),
@@ -213,7 +218,7 @@ GOLDEN: dict[str, list[Column]] = {
         ("state", "BLOB", 1, None, 0),
     ],
     "tags": [("namespace", "TEXT", 1, None, 1), ("tag", "TEXT", 1, None, 2), ("job", "INTEGER", 1, None, 3)],
-    "terms": [("term", "INTEGER", 0, None, 1), ("node", "TEXT", 1, None, 0)],
+    "terms": [("term", "INTEGER", 0, None, 1), ("node", "TEXT", 1, None, 0), ("ended", "INTEGER", 1, "1", 0)],
 }
 INDEXES = {
     "audit_namespaces": "CREATE INDEX audit_namespaces ON audit (namespace, number)",

@@ -21,12 +21,13 @@ from mainspring.jobs.model import RUNS, State
 from mainspring.jobs.rules import Event
 from mainspring.jobs.slices import Units, concerns
 from mainspring.jobs.store import RequestStop, Submit, Withdrawn
+from mainspring.nodes import node_events
 from mainspring.storage.engine import Meter, Opened, Phase, Probe, has_keys, plan_of, run_synchronously, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from mainspring.event_log.interests import CurrentInterests, NewEvents
+    from mainspring.event_log.interests import CurrentInterests, NewEvent, NewEvents
     from mainspring.features import Feature
     from mainspring.ids import NodeId
     from mainspring.jobs.model import Job, StopRequest
@@ -203,6 +204,8 @@ class MemoryEngine:
         self._runner = Runner(slices)
         self._tables = Tables()
         self._terms: dict[int, str] = {}
+        self._has_left = True
+        """Whether the last term has ended with the goodbye of its node."""
 
     @property
     def interests(self) -> CurrentInterests:
@@ -220,9 +223,18 @@ class MemoryEngine:
         """Begin the node's next term; never fails."""
         del deliver
         self._lifecycle = lifecycle
-        term = len(self._terms) + 1
-        self._terms[term] = node
-        return Opened(Term(term), self._terms)
+        before = len(self._terms)
+        if before and not self._has_left:
+            held = sum(State(job.state).held and job.term == before for job in self._tables.jobs.values())
+            self._add(node_events.dead(self._terms[before], node_events.LEFT_OPEN, jobs=held, by=node))
+        self._terms[before + 1] = node
+        self._has_left = False
+        self._add(node_events.joined(node))
+        return Opened(Term(before + 1), self._terms)
+
+    def _add(self, event: NewEvent) -> None:
+        if self.interests.now.wants(event):
+            events.append(self._tables, [event])
 
     def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
         del answer
@@ -236,7 +248,9 @@ class MemoryEngine:
         answered(answer)
 
     async def close(self) -> None:
-        """Release nothing; the content stays for the next ``open``."""
+        """End the node's term, unless it still holds jobs; the content stays for the next ``open``."""
+        term = len(self._terms)
+        self._has_left = not any(State(job.state).held and job.term == term for job in self._tables.jobs.values())
 
 
 class Runner:

@@ -18,8 +18,11 @@ import structlog
 from mainspring.engines.postgres import connections
 from mainspring.engines.postgres.connections import connect_repeatedly, disconnect
 from mainspring.engines.postgres.migrate import described
-from mainspring.engines.postgres.transaction import load_statements
+from mainspring.engines.postgres.transaction import Statements, load_statements
+from mainspring.engines.sql import events
 from mainspring.errors import StoreError, StoreFencedError, StoreUnavailableError
+from mainspring.event_log.types import NODE_DEAD
+from mainspring.nodes import node_events
 from mainspring.nodes.model import NodeRow
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from asyncpg import Connection, Record
 
     from mainspring.engines.postgres.connections import Address
+    from mainspring.event_log.interests import CurrentInterests
     from mainspring.log_limit import CauseLimit
 
 RECONNECT_DELAY: Final = 0.5
@@ -296,7 +300,12 @@ def _process(session: str) -> int:
 class Membership:
     """The nodes of the store."""
 
-    def __init__(self, control: Control, schema: str, sessions: Sessions) -> None:
+    def __init__(
+        self, control: Control, schema: str, sessions: Sessions, node: str, interests: CurrentInterests
+    ) -> None:
+        """``node`` is the own one, which records deaths of others if ``interests`` include them."""
+        self._node = node
+        self._interests = interests
         self._control = control
         self._schema = schema
         self._sessions = sessions
@@ -328,18 +337,34 @@ class Membership:
 
     async def end(self, term: int, counter: int | None = None) -> bool:
         """End a term, and terminate the session of a group that does not end by itself; see ``MembershipPort``."""
-        return await self._control.run(lambda connection: self._end(connection, term, counter), END_TIMEOUT)
+        ended = await self._control.run(lambda connection: self._end(connection, term, counter), END_TIMEOUT)
+        if ended and NODE_DEAD in self._interests.now.types:
+            self._interests.written()
+        return ended
 
     async def _end(self, connection: Connection[Record], term: int, counter: int | None) -> bool:
         for _ in range(LOCK_ATTEMPTS):
             try:
-                return await end_terms(connection, term, counter)
+                return await end_terms(connection, term, counter, ending=self._record_death)
             except asyncpg.LockNotAvailableError:
                 await connection.execute(_SQL["break_off"], mark(self._schema, term))
         raise StoreUnavailableError(
             f"a group of term {term} does not end: {LOCK_ATTEMPTS} attempts to end its session failed; its sessions:"
             f" {await sessions(connection, mark(self._schema, term)) or 'none, so another one has locked its row'}"
         )
+
+    async def _record_death(self, connection: Connection[Record], term: int, counter: int | None) -> None:
+        """Record that a node is dead, in the transaction that ends its term."""
+        interests = self._interests.now
+        if NODE_DEAD not in interests.types:
+            return
+        name, jobs = await connection.fetchrow(_SQL["of_dead"], term)  # type: ignore[misc] # the row of the term is locked
+        why = node_events.SILENT
+        if counter is None:
+            why = node_events.LATE if name == self._node else node_events.REMOVED
+        event = node_events.dead(name, why, jobs=jobs, by=self._node)
+        if interests.wants(event):
+            await events.append(Statements(connection), [event])
 
     async def abandoned(self) -> list[int]:
         """Return the ended terms that still have jobs or waiters."""
@@ -353,10 +378,16 @@ class Membership:
 
 
 async def end_terms(
-    connection: Connection[Record], term: int, counter: int | None, *, unless_holding: bool = False
+    connection: Connection[Record],
+    term: int,
+    counter: int | None,
+    *,
+    unless_holding: bool = False,
+    ending: Callable[[Connection[Record], int, int | None], Awaitable[None]] | None = None,
 ) -> bool:
     """End a term in a transaction, unless its row has another counter or it still holds jobs; return whether it has ended.
 
+    ``ending`` is called in the transaction that ends it, and not if it had ended before.
     Raises LockNotAvailableError if a group of the term is under way for too long.
     """
     async with connection.transaction():
@@ -369,6 +400,8 @@ async def end_terms(
             return False
         if unless_holding and await connection.fetchval(_SQL["holds"], term):
             return False
+        if ending is not None:
+            await ending(connection, term, counter)
         await connection.execute(_SQL["end_row"], term)
         await connection.execute(_SQL["end_term"], term)
     return True

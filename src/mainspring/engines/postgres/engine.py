@@ -27,6 +27,7 @@ from mainspring.errors import StoreBrokenError, StoreError, StoreFencedError
 from mainspring.event_log.interests import CurrentInterests
 from mainspring.ids import Term
 from mainspring.log_limit import CauseLimit
+from mainspring.nodes import node_events
 from mainspring.nodes.model import NodeRow
 from mainspring.storage.engine import Opened
 
@@ -153,7 +154,9 @@ class PostgresEngine:
         if self._listener is not None:
             self._relay.listen(self._listener)
         self._sessions = control_connection.Sessions(control)
-        self._membership = control_connection.Membership(control, self._address.schema, self._sessions)
+        self._membership = control_connection.Membership(
+            control, self._address.schema, self._sessions, node, self.interests
+        )
         self._writer = Writer(
             self._address, f"{name} groups", self._nodes, self._committed, self.slices, lifecycle, self.interests
         )
@@ -164,7 +167,6 @@ class PostgresEngine:
         await _warn(connection)
         await partitions.maintain(connection)
         term = await self._begin(connection, node)
-        self.interests.use((await events.all_interests(Statements(connection))).at(0))
         await self._writer.begin(term, self._open_timeout)
         self._term = term
         self._reader = Reader(self._address, f"{name} reads", self._nodes, self._writer.memory, self._readers)
@@ -196,7 +198,13 @@ class PostgresEngine:
 
     async def _begin(self, connection: Connection[Record], node: NodeId) -> int:
         row = NodeRow(term=0, name=node, counter=0, mail=True, runs=True)
-        term: int = await connection.fetchval(_SQL["begin_term"], node, control_connection.encode_row(row))
+        sql = Statements(connection)
+        async with connection.transaction():
+            term: int = await connection.fetchval(_SQL["begin_term"], node, control_connection.encode_row(row))
+            self.interests.use((await events.all_interests(sql)).at(0))
+            joined = node_events.joined(node)
+            if self.interests.now.wants(joined):
+                await events.append(sql, [joined])
         for number, name in await connection.fetch(_SQL["terms"]):
             self._nodes[number] = name
         return term

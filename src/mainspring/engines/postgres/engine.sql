@@ -127,6 +127,9 @@ SELECT counter FROM nodes WHERE term = $1 FOR UPDATE;
 -- name: end_row
 DELETE FROM nodes WHERE term = $1;
 
+-- name: of_dead
+SELECT node, (SELECT count(*) FROM jobs WHERE jobs.term = terms.term AND state IN ({leased}, {running})) FROM terms WHERE term = $1;
+
 -- name: end_term
 UPDATE terms SET ended = true WHERE term = $1;
 

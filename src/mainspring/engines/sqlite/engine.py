@@ -29,6 +29,7 @@ from mainspring.event_log.interests import CurrentInterests
 from mainspring.event_log.store import Numbered, NumberEvents
 from mainspring.ids import Term
 from mainspring.jobs.slices import Units, concerns
+from mainspring.nodes import node_events
 from mainspring.storage.commit_queue import LOCK_RETRY_DELAYS
 from mainspring.storage.engine import Opened, Phase, Probe, has_keys, plan_of, run_synchronously, unknown
 
@@ -172,12 +173,25 @@ class SqliteEngine:
         self._folding = Folding(connection, self._path)
         cursor = connection.cursor()
         cursor.execute("BEGIN IMMEDIATE")
+        dead: list[Any] = cursor.execute(SQL["end_open_terms"]).fetchall()
         ((term,),) = cursor.execute(SQL["next_term"], (node,))
         terms = dict(cursor.execute(SQL["terms"]))
-        cursor.execute("COMMIT")
         self._tx = Transaction(cursor, term, terms, self._lifecycle, self.interests)
         self.interests.use(run_synchronously(events.all_interests(self._tx.sql)).at(0))
+        if not node_events.TYPES.isdisjoint(self.interests.now.types):
+            self._record_begin(node, dead)
+        cursor.execute("COMMIT")
         return Opened(Term(term), terms)
+
+    def _record_begin(self, node: str, dead: Sequence[tuple[int, str]]) -> None:
+        """Record that a term begins, and that earlier ones ended without a goodbye."""
+        new = []
+        for term, name in dead:
+            ((jobs,),) = self._tx.cursor.execute(SQL["number_held"], (term,))
+            new.append(node_events.dead(name, node_events.LEFT_OPEN, jobs=jobs, by=node))
+        new.append(node_events.joined(node))
+        if wanted := [one for one in new if self.interests.now.wants(one)]:
+            run_synchronously(events.append(self._tx.sql, wanted))
 
     # ---- committing ----
 
@@ -352,7 +366,16 @@ class SqliteEngine:
         """End the thread, fold the log into the file and release the lock."""
         self._close()
 
+    def _say_goodbye(self) -> None:
+        """End the node's term, unless it still holds jobs. If that fails, the next run of the node counts this one as dead."""
+        with contextlib.suppress(apsw.Error, StoreError):
+            self._lock.check()
+            self._tx.cursor.execute("BEGIN IMMEDIATE")
+            self._tx.cursor.execute(SQL["leave"], (self._tx.term,))
+            self._tx.cursor.execute("COMMIT")
+
     def _close(self) -> None:
+        says_goodbye = self._thread is not None and self._broken is None
         if self._thread is not None:
             self._work.put(None)
             self._thread.join()
@@ -363,6 +386,8 @@ class SqliteEngine:
             self._reader = None
         try:
             if self._connection is not None:
+                if says_goodbye:
+                    self._say_goodbye()
                 self._connection.close()
                 self._connection = None
         finally:

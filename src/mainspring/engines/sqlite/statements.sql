@@ -13,7 +13,21 @@ SELECT namespace, name FROM functions WHERE id = ?;
 SELECT id, namespace, name FROM functions WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: next_term
-INSERT INTO terms (node) VALUES (?) RETURNING term;
+INSERT INTO terms (node, ended) VALUES (?, 0) RETURNING term;
+
+-- Ends the terms whose nodes have not said goodbye; usually there is none.
+-- name: end_open_terms
+UPDATE terms SET ended = 1 WHERE ended = 0 RETURNING term, node;
+
+-- A node that closes its store says goodbye, unless it still holds jobs.
+-- name: leave
+UPDATE terms SET ended = 1 WHERE term = ?1 AND NOT EXISTS (
+    SELECT 1 FROM jobs INDEXED BY queue
+    WHERE state BETWEEN {leased} AND {running} AND term = ?1 AND state BETWEEN {pending} AND {running} AND term >= 0);
+
+-- name: number_held
+SELECT count(*) FROM jobs INDEXED BY queue
+WHERE state BETWEEN {leased} AND {running} AND term = ? AND state BETWEEN {pending} AND {running} AND term >= 0;
 
 -- name: terms
 SELECT term, node FROM terms;
