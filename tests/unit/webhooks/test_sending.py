@@ -556,19 +556,27 @@ def test_a_name_server_that_does_not_answer_delays_no_other_name() -> None:
 
 
 def test_look_ups_have_a_limit() -> None:
+    places = threading.Semaphore(3)
     free = threading.Event()
+    surplus: list[str] = []
+
+    def look_up(host: str, _: int) -> Sequence[str]:
+        if not places.acquire(blocking=False):
+            surplus.append(host)
+        free.wait(60)
+        places.release()
+        return ["8.8.8.8"]
 
     async def test() -> None:
-        resolver = Resolver(lambda _, __: (free.wait(60) and ["8.8.8.8"]) or [], most=3)
-        before = threading.active_count()
+        resolver = Resolver(look_up, most=3)
         tasks = [asyncio.create_task(resolver(f"{number}.example.com", 80)) for number in range(20)]
         for _ in range(5):
             await asyncio.sleep(0)
-        assert threading.active_count() == before + 3
         free.set()
         assert await asyncio.gather(*tasks) == [["8.8.8.8"]] * 20
 
     asyncio.run(test())
+    assert surplus == []
 
 
 def test_the_systems_names_are_looked_up() -> None:
