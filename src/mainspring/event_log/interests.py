@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 
 import msgspec
 
+from mainspring.event_log.types import DEAD_LETTERS
 from mainspring.namespaces import ANY
 
 if TYPE_CHECKING:
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
 
     from mainspring.event_log.types import Fields
     from mainspring.storage.engine import Plan
+
+
+class DeadLetter(NamedTuple):
+    """A job that has failed for good and stays in the store."""
+
+    function: bytes
+    """The key of its function."""
+    failed_us: int
+    """In microseconds of wall time."""
 
 
 class NewEvent(NamedTuple):
@@ -34,6 +44,8 @@ class NewEvent(NamedTuple):
     """The number of the job that it is about; 0 if it is about none."""
     fields: Fields
     tags: Sequence[str] = ()
+    dead_letter: DeadLetter | None = None
+    """That of the job which it is about, if there is one."""
 
 
 class Interest(msgspec.Struct, frozen=True):
@@ -118,6 +130,7 @@ class NewEvents:
     def __init__(self, current: CurrentInterests) -> None:
         self._current = current
         self._new: list[NewEvent] = []
+        self._dead: dict[bytes, list[int]] = {}
 
     @property
     def interests(self) -> InterestSet:
@@ -125,21 +138,38 @@ class NewEvents:
         return self._current.now
 
     def add(self, event: NewEvent | None) -> None:
-        """Add an event, if there is one and somebody wants it."""
+        """Add an event, if there is one and somebody wants it. Dead letters are counted while somebody wants their series."""
+        if event is None:
+            return
+        if event.dead_letter is not None and DEAD_LETTERS in self.interests.types:
+            function, failed_us = event.dead_letter
+            self._dead.setdefault(function, []).append(failed_us)
         if self.interests.wants(event):
             self._new.append(event)
 
     def clear(self) -> None:
         """Forget all: the transaction is rolled back."""
         self._new.clear()
+        self._dead.clear()
 
     def take(self, plan: Plan, outcomes: Sequence[Any], more: Iterable[NewEvent] = ()) -> list[NewEvent]:
         """Return the events that were added, those of ``more`` and those that the operations have caused; begin with none."""
-        new, self._new = self._new, []
         interests = self.interests
         if interests:
-            new += filter(interests.wants, chain(caused_events(plan, outcomes, interests), more))
+            for event in chain(caused_events(plan, outcomes, interests), more):
+                self.add(event)
+        new, self._new = self._new, []
         return new
+
+    @property
+    def has_dead_letters(self) -> bool:
+        """Return whether there are new dead letters in whose series somebody may be interested."""
+        return bool(self._dead)
+
+    def take_dead_letters(self) -> dict[bytes, list[int]]:
+        """Return when the new dead letters of each function failed, after `take`; begin with none."""
+        dead, self._dead = self._dead, {}
+        return dead
 
 
 def caused_events(plan: Plan, outcomes: Sequence[Any], interests: InterestSet) -> Iterable[NewEvent | None]:

@@ -187,6 +187,12 @@ TYPES: Final = {
         EventType(SCHEDULE_RESUMED, Subject.SCHEDULE, ScheduleFields, "A paused schedule goes on."),
         EventType(FUNCTION_PAUSED, Subject.FUNCTION, FunctionFields, "A function was paused: none of its jobs starts."),
         EventType(FUNCTION_RESUMED, Subject.FUNCTION, FunctionFields, "A paused function goes on."),
+        EventType(
+            DEAD_LETTERS,
+            Subject.FUNCTION,
+            FunctionFields,
+            "A job of the function has failed for good: the first one of a series, or the 10th, the 100th, and so on.",
+        ),
         EventType(NODE_JOINED, Subject.NODE, MemberFields, "A node takes part: it has begun a term."),
         EventType(
             NODE_DEAD,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.event_log import types
-from mainspring.event_log.interests import NewEvent
+from mainspring.event_log.interests import DeadLetter, NewEvent
 from mainspring.event_log.types import JobFields
 from mainspring.jobs.model import DECISIONS, RUNS, decode_failure
 from mainspring.jobs.rules import Event, Outcome
@@ -41,17 +41,21 @@ def of_settlement(settlement: Settlement) -> NewEvent | None:
     if name is None or (settlement.event is Event.LOSE and settlement.outcome is None):
         return None  # a lost node had the job, but perhaps no worker
     fields: dict[str, Any] = {"attempt": settlement.counted}
+    job = settlement.job
     if name == types.ATTEMPT_FAILED:
         fields["lost"] = settlement.outcome is Outcome.LOST
-    return of_job(
+    event = of_job(
         name,
-        settlement.job,
-        settlement.error or (b"" if settlement.event is Event.SUCCEED else settlement.job.error),
+        job,
+        settlement.error or (b"" if settlement.event is Event.SUCCEED else job.error),
         worker=settlement.worker,
         ran_us=settlement.ran_us,
         due_us=settlement.due_us,
         **fields,
     )
+    if event is not None and name == types.FAILED and (job.options is None or not job.options.forget):
+        return event._replace(dead_letter=DeadLetter(job.function, settlement.ended_us))
+    return event
 
 
 def add_hidden(events: NewEvents, recorded: Iterable[Settlement], stale: Container[int]) -> None:
@@ -66,9 +70,9 @@ def add_hidden(events: NewEvents, recorded: Iterable[Settlement], stale: Contain
 
 def have_events(settlements: Iterable[Settlement], interests: InterestSet) -> bool:
     """Return whether one of these settlements has an event that somebody wants."""
-    if interests.types.isdisjoint(types.JOBS):
-        return False
-    return any(interests.wants(of_settlement(one)) for one in settlements)
+    if not interests.types.isdisjoint(types.JOBS) and any(interests.wants(of_settlement(one)) for one in settlements):
+        return True
+    return types.DEAD_LETTERS in interests.types and any(one.event is Event.FAIL for one in settlements)
 
 
 def of_job(name: str, job: Job, error: bytes = b"", **fields: Any) -> NewEvent | None:

@@ -145,7 +145,7 @@ class EventSuite(StoreFixtures):
     # ---- causes ----
 
     def test_the_ends_of_attempts(self, store: Store) -> None:
-        want(store)
+        want(store, "job.*")
         jobs = [store.leased(function=b"f%d" % number) for number in range(6)]
         won, lost, failing, snoozed, back, gone = jobs
         missed = rules.Settlement(gone, rules.Event.LOSE, 1)
@@ -180,7 +180,7 @@ class EventSuite(StoreFixtures):
         assert brief(store) == [(types.SUCCEEDED, job.id)]
 
     def test_the_first_of_two_settlements_of_a_job_has_its_event(self, store: Store) -> None:
-        want(store)
+        want(store, "job.*")
         job, other, stale = store.leased(), store.leased(), store.leased()
         store.end(stale)
         late = replace(other, term=other.term + 1000)

@@ -152,6 +152,23 @@ def test_a_death_that_two_nodes_notice_is_recorded_once(database: str) -> None:
     asyncio.run(test())
 
 
+def test_two_nodes_count_the_dead_letters_of_a_function(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one:
+            await want(one, frozenset({types.DEAD_LETTERS}))
+            async with node(database, "n2") as two:
+                for _ in range(12):
+                    jobs = [(await leased(each))[0] for each in (one, two)]
+                    settlements = [Settlement(job, JobEvent.FAIL, 1, ended_us=NOW) for job in jobs]
+                    await asyncio.gather(
+                        *(each.group(ops.Settle([s])) for each, s in zip((one, two), settlements, strict=True))
+                    )
+                await number(two)
+                assert [event.fields["number"] for event in await behind(one, 0)] == [1, 10]
+
+    asyncio.run(test())
+
+
 def test_the_fast_path_makes_way_for_events_of_successes(database: str) -> None:
     async def test() -> None:
         async with node(database) as one:

@@ -31,10 +31,11 @@ GOLDEN: dict[str, list[Column]] = {
         ("act", "BLOB", 1, None, 0),
         ("object", "INTEGER", 0, None, 0),
     ],
-    "dead_letter_series": [
-        ("function", "BLOB", 1, None, 1),
+    "event_series": [
+        ("key", "BLOB", 1, None, 1),
         ("last_us", "INTEGER", 1, None, 0),
         ("number", "INTEGER", 1, None, 0),
+        ("before_us", "INTEGER", 1, None, 0),
     ],
     "event_ends": [("swept", "INTEGER", 1, None, 0), ("changes", "INTEGER", 1, None, 0)],
     "events": [

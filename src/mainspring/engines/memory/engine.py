@@ -299,7 +299,10 @@ class Runner:
                 handle(kind)
         if acts := recorded_acts(plan, outcomes):
             access.record(tables, acts)
-        if new_events := tables.new_events.take(plan, outcomes, map(event_of, acts)):
+        new_events = tables.new_events.take(plan, outcomes, map(event_of, acts))
+        if tables.new_events.has_dead_letters:
+            new_events += events.count_dead_letters(tables)
+        if new_events:
             events.append(tables, new_events)
             tx.commits.append(tables.current_interests.written)
         if keyed is not None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from mainspring.engines.memory.jobs import counts_of
+from mainspring.event_log import series
 from mainspring.event_log.store import (
     AllInterests,
     Event,
@@ -21,6 +23,7 @@ from mainspring.event_log.store import (
     SweepEvents,
     list_events,
 )
+from mainspring.jobs.model import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -36,6 +39,37 @@ def append(tables: Tables, events: Sequence[NewEvent]) -> None:
         tables.last_event += 1
         about = (one.namespace, one.type, one.function, one.subject, one.job)
         tables.events.append(Event(tables.last_event, time.time_ns() // 1000, *about, msgspec.to_builtins(one.fields)))
+
+
+def count_dead_letters(tables: Tables) -> list[NewEvent]:
+    """Count the new dead letters of a group, and return the events of their series."""
+    recorded = []
+    for function, failed in tables.new_events.take_dead_letters().items():
+        if not tables.current_interests.now.wants(series.dead_letters(function)):
+            continue
+        new, last_us = len(failed), max(failed)
+        key = series.dead_letters_key(function)
+        found = _count_series(tables, key, new, last_us, series.PAUSE_US)
+        number = found.number
+        if found.may_have_ended(last_us) and _left(tables, function) <= new:
+            number = new
+            tables.event_series[key] = new, last_us
+        if series.has_event(number, new):
+            recorded.append(series.dead_letters(function, number))
+    return recorded
+
+
+def _count_series(tables: Tables, key: bytes, new: int, at_us: int, pause_us: int) -> series.Series:
+    number, before_us = tables.event_series.get(key, (0, 0))
+    if before_us < at_us - pause_us:
+        number = before_us = 0
+    tables.event_series[key] = number + new, max(before_us, at_us)
+    return series.Series(number + new, before_us)
+
+
+def _left(tables: Tables, function: bytes) -> int:
+    counts = counts_of(tables, [function], (State.FAILED, State.FAILED))
+    return sum(counts.values())
 
 
 def _save(tables: Tables, operation: SaveInterests) -> AllInterests:

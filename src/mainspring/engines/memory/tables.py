@@ -150,6 +150,8 @@ class Tables:
         self.events: list[Event] = []
         """The log of events, oldest first."""
         self.last_event = self.swept_events = 0
+        self.event_series: dict[bytes, tuple[int, int]] = {}
+        """The number of causes of each series of events, and the time of the last one, by key."""
         self.notices: Notices = {}
         """The events in the group under way, for the owners of jobs."""
         self.schedules: dict[str, Stored] = {}

@@ -196,6 +196,12 @@ async def _all(tx: Transaction) -> dict[tuple[bytes, int, int], int]:
     return counts
 
 
+async def dead_letters_left(tx: Transaction, function: bytes) -> int:
+    """Return the number of a function's dead letters, with those of the group under way."""
+    counts = await counts_of(tx, await numbers_of(tx, [function]), (State.FAILED, State.FAILED))
+    return sum(counts.values())
+
+
 async def counts_of(
     tx: Transaction, names: Mapping[int, bytes], states: tuple[int, int] = LIVE
 ) -> dict[tuple[bytes, int, int], int]:

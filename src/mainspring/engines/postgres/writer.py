@@ -180,7 +180,10 @@ class Runner:
                 await self._run(tx, kind, placed, outcomes)
         if acts := recorded_acts(plan, outcomes):
             await access.record(tx.sql, acts)
-        if new_events := tx.events.take(plan, outcomes, map(event_of, acts)):
+        new_events = tx.events.take(plan, outcomes, map(event_of, acts))
+        if tx.events.has_dead_letters:
+            new_events += await events.count_dead_letters(tx, lists.dead_letters_left)
+        if new_events:
             await events.append(tx.sql, new_events)
             tx.commits.append(tx.interests.written)
         if keyed is not None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.sql.statements import LARGEST
+from mainspring.event_log import series
 from mainspring.event_log.store import (
     AllInterests,
     Event,
@@ -23,11 +24,37 @@ from mainspring.event_log.store import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from mainspring.engines.sql.statements import Handlers, Readers, Statements, Transaction
     from mainspring.event_log.interests import NewEvent
     from mainspring.storage.engine import Meter, Page
+
+
+async def count_dead_letters(tx: Any, left: Callable[[Any, bytes], Awaitable[int]]) -> list[NewEvent]:
+    """Count the new dead letters of a group, and return the events of their series.
+
+    ``left`` returns the number of a function's dead letters in the store. Call it last in a group: on a shared store, the rows
+    are locked from here on. They are locked in their order, so that groups do not deadlock.
+    """
+    recorded = []
+    for function, failed in sorted(tx.events.take_dead_letters().items()):
+        new, last_us = len(failed), max(failed)
+        if not tx.events.interests.wants(series.dead_letters(function)):
+            continue
+        key = series.dead_letters_key(function)
+        found = await _count_series(tx.sql, key, new, last_us, series.PAUSE_US)
+        number = found.number
+        if found.may_have_ended(last_us) and await left(tx, function) <= new:
+            number = new
+            await tx.sql.execute("begin_series", key, new)
+        if series.has_event(number, new):
+            recorded.append(series.dead_letters(function, number))
+    return recorded
+
+
+async def _count_series(sql: Statements, key: bytes, new: int, at_us: int, pause_us: int) -> series.Series:
+    return series.Series(*await sql.first("count_series", key, new, at_us, at_us - pause_us))
 
 
 async def append(sql: Statements, events: Sequence[NewEvent]) -> None:

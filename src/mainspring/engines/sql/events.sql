@@ -33,3 +33,15 @@ UPDATE event_ends SET swept = $1 WHERE swept < $1;
 
 -- name: sweep_events
 DELETE FROM events WHERE number <= $1;
+
+-- The row stays locked, so that no other transaction counts the same number.
+-- name: count_series
+INSERT INTO event_series AS s (key, number, last_us, before_us) VALUES ($1, $2, $3, 0)
+ON CONFLICT (key) DO UPDATE SET
+    number = CASE WHEN s.last_us < $4 THEN 0 ELSE s.number END + excluded.number,
+    before_us = CASE WHEN s.last_us < $4 THEN 0 ELSE s.last_us END,
+    last_us = CASE WHEN s.last_us > excluded.last_us THEN s.last_us ELSE excluded.last_us END
+RETURNING number, before_us;
+
+-- name: begin_series
+UPDATE event_series SET number = $2 WHERE key = $1;

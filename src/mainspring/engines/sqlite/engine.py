@@ -69,6 +69,13 @@ the loop continues to read; for smaller ones the switch to a thread and back tak
 log = structlog.get_logger("mainspring.store")
 
 
+async def _dead_letters_left(tx: Transaction, function: bytes) -> int:
+    """Return the number of a function's dead letters, with those of the group under way."""
+    tx.write_counts()
+    ((number,),) = tx.cursor.execute(SQL["dead_letters"], (tx.functions.number(function),))
+    return 0 if number is None else int(number)
+
+
 class SqliteEngine:
     """A store in one file, for one node at a time."""
 
@@ -333,7 +340,10 @@ class SqliteEngine:
                 self._run_kind(kind, placed, outcomes)
         if acts := recorded_acts(plan, outcomes):
             run_synchronously(access.record(self._tx.sql, acts))
-        if new_events := self._tx.events.take(plan, outcomes, map(event_of, acts)):
+        new_events = self._tx.events.take(plan, outcomes, map(event_of, acts))
+        if self._tx.events.has_dead_letters:
+            new_events += run_synchronously(events.count_dead_letters(self._tx, _dead_letters_left))
+        if new_events:
             run_synchronously(events.append(self._tx.sql, new_events))
             self._tx.commits.append(self.interests.written)
         if keyed is not None:

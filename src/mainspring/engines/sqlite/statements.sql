@@ -293,6 +293,9 @@ SELECT function, state, priority, number FROM counts WHERE number <> 0;
 -- name: counts_of
 SELECT state, priority, number FROM counts WHERE function = ? AND state < {succeeded} AND number <> 0;
 
+-- name: dead_letters
+SELECT sum(number) FROM counts WHERE function = ? AND state = {failed};
+
 -- The numbers of jobs in states from ?1 to ?2. One row has all: after each row, the thread of the queries would have to get the
 -- interpreter again.
 -- part: shown

@@ -117,7 +117,7 @@ class Settle(Operation):
 
     phase = Phase.SETTLE
     brings_jobs = True
-    causes = types.JOBS - {types.RETRIED}
+    causes = (types.JOBS - {types.RETRIED}) | {types.DEAD_LETTERS}
     settlements: list[Settlement]
 
     def __post_init__(self) -> None:

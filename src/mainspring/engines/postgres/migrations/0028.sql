@@ -1,7 +1,8 @@
 -- compatible from: 22
--- The series of dead letters of functions, for the event function.dead_letters; a row stays until the next series replaces it.
-CREATE TABLE dead_letter_series (
-    function bytea  PRIMARY KEY,                 -- its key (mainspring.namespaces)
-    last_us  bigint NOT NULL,                    -- when the last of them failed
-    number   bigint NOT NULL
+-- Causes of events that count as a series until they pause, such as dead letters of a function; mainspring.event_log.series.
+CREATE TABLE event_series (
+    key       bytea  PRIMARY KEY,
+    last_us   bigint NOT NULL,                   -- the time of the last cause
+    number    bigint NOT NULL,                   -- of causes
+    before_us bigint NOT NULL                    -- the time of the last one before the latest transaction; 0 for none
 ) WITH (fillfactor = 50);
