@@ -1,4 +1,4 @@
-"""Which URLs and addresses webhooks are sent to."""
+"""The URLs and addresses to which webhooks are sent."""
 
 from __future__ import annotations
 
