@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 from mainspring.engines.memory.bulk import MemoryBulkSlice
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.schedules import MemoryScheduleSlice
+from mainspring.engines.memory.subscriptions import MemorySubscriptionSlice
 from mainspring.engines.memory.workflows import MemoryWorkflowSlice
 from mainspring.engines.postgres.changing import PostgresBulkSlice
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.postgres.schedules import PostgresScheduleSlice
+from mainspring.engines.postgres.subscriptions import PostgresSubscriptionSlice
 from mainspring.engines.postgres.workflows import PostgresWorkflowSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
-from mainspring.engines.sqlite.slice_transaction import SqliteBulkSlice, SqliteScheduleSlice
+from mainspring.engines.sqlite.slice_transaction import SqliteBulkSlice, SqliteScheduleSlice, SqliteSubscriptionSlice
 from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 
 if TYPE_CHECKING:
@@ -27,17 +29,26 @@ def no_time() -> float:
 
 def memory_engine() -> MemoryEngine:
     """Return a store in memory."""
-    return MemoryEngine([MemoryBulkSlice(), MemoryWorkflowSlice(), MemoryScheduleSlice(no_time)])
+    return MemoryEngine(
+        [MemoryBulkSlice(), MemoryWorkflowSlice(), MemoryScheduleSlice(no_time), MemorySubscriptionSlice()]
+    )
 
 
 def sqlite_engine(path: Path, **options: Any) -> SqliteEngine:
     """Return a store in a file."""
     return SqliteEngine(
-        path, slices=[SqliteBulkSlice(), SqliteWorkflowSlice(), SqliteScheduleSlice(no_time)], **options
+        path,
+        slices=[SqliteBulkSlice(), SqliteWorkflowSlice(), SqliteScheduleSlice(no_time), SqliteSubscriptionSlice()],
+        **options,
     )
 
 
 def postgres_engine(url: str, **options: Any) -> PostgresEngine:
     """Return a store on a server."""
-    slices: list[Any] = [PostgresBulkSlice(), PostgresWorkflowSlice(), PostgresScheduleSlice(no_time)]
+    slices: list[Any] = [
+        PostgresBulkSlice(),
+        PostgresWorkflowSlice(),
+        PostgresScheduleSlice(no_time),
+        PostgresSubscriptionSlice(),
+    ]
     return PostgresEngine(url, slices=slices, **options)

@@ -16,7 +16,7 @@ from mainspring.event_log.types import DEAD_LETTERS
 from mainspring.namespaces import ANY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from mainspring.event_log.types import Fields
     from mainspring.storage.engine import Plan
@@ -61,10 +61,14 @@ class Interest(msgspec.Struct, frozen=True):
 
     def matches(self, event: NewEvent) -> bool:
         """Return whether it includes an event of one of its types."""
+        return self.covers(event.namespace, event.function, event.tags)
+
+    def covers(self, namespace: str, function: str, tags: Collection[str]) -> bool:
+        """Return whether it includes events of a namespace about a function and an object with tags."""
         return (
-            self.namespace in {ANY, event.namespace}
-            and (not self.functions or any(fnmatchcase(event.function, one) for one in self.functions))
-            and all(tag in event.tags for tag in self.tags)
+            self.namespace in {ANY, namespace}
+            and (not self.functions or any(fnmatchcase(function, one) for one in self.functions))
+            and all(tag in tags for tag in self.tags)
         )
 
 

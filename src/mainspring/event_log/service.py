@@ -75,6 +75,8 @@ class EventLog:
         self._retention = retention
         self._most = most
         self._listeners: dict[Callable[[], None], None] = {}
+        self._own_listeners: dict[Callable[[], None], None] = {}
+        self._change_listeners: dict[Callable[[], None], None] = {}
         self._all: AllInterests | None = None
         self._is_numbering = self._has_more = self._is_reloading = self._is_telling = False
         self._look_at = self._reload_at = self._sweep_at = clock.monotonic()
@@ -115,9 +117,18 @@ class EventLog:
         self._is_numbering = False
 
     def _grown(self) -> None:
+        for listener in [*self._own_listeners]:
+            self._call_soon(listener)
+        self._grown_anywhere()
+
+    def _grown_anywhere(self) -> None:
         if self._listeners and not self._is_telling:
             self._is_telling = True
             self._call_soon(self._tell)
+
+    def subscribe_own(self, listener: Callable[[], None]) -> None:
+        """Call a function when there are new events of this node."""
+        self._own_listeners[listener] = None
 
     def _tell(self) -> None:
         self._is_telling = False
@@ -158,6 +169,11 @@ class EventLog:
             self._all = interests
             self._current.use(interests.at(self._now_us()))
 
+    def changed_here(self) -> None:
+        """Read the interests again, and let the other nodes do so: an operation of this node has changed them."""
+        self._reload()
+        self._announce(InterestsChanged(0 if self._all is None else self._all.version + 1))
+
     def changed_elsewhere(self) -> None:
         """Read the interests again: another node says that it has changed them."""
         self._reload_at = self._clock.monotonic()
@@ -172,7 +188,14 @@ class EventLog:
 
     def _reloaded(self, interests: AllInterests) -> None:
         self._is_reloading = False
+        if self._all is not None and interests.version > self._all.version:
+            for listener in [*self._change_listeners]:
+                listener()
         self.use(interests)
+
+    def subscribe_changes(self, listener: Callable[[], None]) -> None:
+        """Call a function when this node has learned that interests have changed."""
+        self._change_listeners[listener] = None
 
     def _not_reloaded(self, error: StoreError) -> None:
         del error  # the next look repeats it
@@ -192,8 +215,7 @@ class EventLog:
         if now < self._look_at:
             return
         self._look_at = now + LOOK_INTERVAL
-        if self._listeners:
-            self._grown()
+        self._grown_anywhere()
         if not self._current.now:
             return
         if self._first is not None and self._first(EVENTS_KEY) and not self._is_numbering:

@@ -42,6 +42,13 @@ class Event(msgspec.Struct, frozen=True):
     """By their names; `event_log.types` has those of each type. A field that is left out has its default."""
 
 
+def includes(interest: Interest, event: Event) -> bool:
+    """Return whether an interest includes a stored event."""
+    return event.type in interest.types and interest.covers(
+        event.namespace, event.function, event.fields.get("tags", ())
+    )
+
+
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(dict[str, Any]).decode
 

@@ -88,6 +88,8 @@ def of_job(name: str, job: Job, error: bytes = b"", **fields: Any) -> NewEvent |
             fields["schedule"] = options.schedule
         if options.run is not None:
             fields["run"] = options.run[0]
+        if options.depth:
+            fields["depth"] = options.depth
     if error:
         found = decode_failure(error)
         fields["error_type"], fields["error"] = found.type, brief_line(found.message)

@@ -113,6 +113,8 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of a job that starts a run of a workflow: the version of the run; empty: that for new runs."""
     tags: tuple[str, ...] = ()
     """Sorted; see ``tags``."""
+    depth: int = 0
+    """How many deliveries of events have led to the job; 0 for most jobs."""
 
 
 class StopRequest(msgspec.Struct, frozen=True, array_like=True):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from mainspring.engines.sqlite.engine import SqliteEngine
-from mainspring.engines.sqlite.slice_transaction import SqliteBulkSlice, SqliteScheduleSlice
+from mainspring.engines.sqlite.slice_transaction import SqliteBulkSlice, SqliteScheduleSlice, SqliteSubscriptionSlice
 from mainspring.engines.sqlite.store_file import Update, migrate_file
 from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 from mainspring.errors import SettingsError
@@ -52,15 +52,23 @@ def build_engine(
         from mainspring.engines.memory.bulk import MemoryBulkSlice  # noqa: PLC0415
         from mainspring.engines.memory.engine import MemoryEngine  # noqa: PLC0415
         from mainspring.engines.memory.schedules import MemoryScheduleSlice  # noqa: PLC0415
+        from mainspring.engines.memory.subscriptions import MemorySubscriptionSlice  # noqa: PLC0415
         from mainspring.engines.memory.workflows import MemoryWorkflowSlice  # noqa: PLC0415
 
         limits = run_limits(workflows, MemoryEngine.max_value)
-        return MemoryEngine([MemoryBulkSlice(), MemoryWorkflowSlice(limits=limits), MemoryScheduleSlice()])
+        slices: list[Any] = [
+            MemoryBulkSlice(),
+            MemoryWorkflowSlice(limits=limits),
+            MemoryScheduleSlice(),
+            MemorySubscriptionSlice(),
+        ]
+        return MemoryEngine(slices)
     if settings.engine == "postgres":
         with driver_for(settings):
             from mainspring.engines.postgres.changing import PostgresBulkSlice  # noqa: PLC0415
             from mainspring.engines.postgres.engine import PostgresEngine  # noqa: PLC0415
             from mainspring.engines.postgres.schedules import PostgresScheduleSlice  # noqa: PLC0415
+            from mainspring.engines.postgres.subscriptions import PostgresSubscriptionSlice  # noqa: PLC0415
             from mainspring.engines.postgres.workflows import PostgresWorkflowSlice  # noqa: PLC0415
         cluster = None if settings.cluster is None else _build_cluster(settings.cluster, lease)
         return PostgresEngine(
@@ -72,6 +80,7 @@ def build_engine(
                 PostgresBulkSlice(),
                 PostgresWorkflowSlice(limits=run_limits(workflows, PostgresEngine.max_value)),
                 PostgresScheduleSlice(),
+                PostgresSubscriptionSlice(),
             ],
         )
     if settings.engine == "zookeeper":
@@ -93,6 +102,7 @@ def build_engine(
             SqliteBulkSlice(),
             SqliteWorkflowSlice(limits=run_limits(workflows, SqliteEngine.max_value)),
             SqliteScheduleSlice(),
+            SqliteSubscriptionSlice(),
         ],
     )
 

@@ -12,8 +12,8 @@ was abandoned as if its process had been killed. For an engine that several node
 ``SharedEngineSuite``; there, other engines may still be open. ``JobsSuite`` and ``SharedJobsSuite`` are for engines without
 limits; ``ScheduleSuite`` and ``SharedScheduleSuite`` are the same for schedules, and ``RetentionSuite`` is for engines that
 delete old fire times. ``EventSuite`` is for engines that keep events, ``LogSuite`` for those that keep logs of jobs,
-``SeriesSuite`` for those that keep series of functions, ``RunJobSuite`` and ``WorkflowSuite`` for those that
-keep runs of workflows. ``machine`` (which needs Hypothesis) compares an engine with a model.
+``SubscriptionSuite`` for those that deliver events, ``SeriesSuite`` for those that keep series of functions, ``RunJobSuite`` and
+``WorkflowSuite`` for those that keep runs of workflows. ``machine`` (which needs Hypothesis) compares an engine with a model.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tests.conformance.suite.schedules import ScheduleSuite
 from tests.conformance.suite.series import SeriesSuite
 from tests.conformance.suite.shared import SharedEngineSuite, SharedJobsSuite
 from tests.conformance.suite.shared_schedules import SharedScheduleSuite
+from tests.conformance.suite.subscriptions import SubscriptionSuite
 from tests.conformance.suite.suite import EngineSuite, JobsSuite
 from tests.conformance.suite.workflows import WorkflowSuite
 
@@ -44,5 +45,6 @@ __all__ = [
     "SharedJobsSuite",
     "SharedScheduleSuite",
     "Store",
+    "SubscriptionSuite",
     "WorkflowSuite",
 ]

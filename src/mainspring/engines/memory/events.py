@@ -72,7 +72,8 @@ def _left(tables: Tables, function: bytes) -> int:
     return sum(counts.values())
 
 
-def _save(tables: Tables, operation: SaveInterests) -> AllInterests:
+def save(tables: Tables, operation: SaveInterests) -> AllInterests:
+    """Save and remove interests; see `SaveInterests`."""
     tables.interest_changes += 1
     ended = [one.id for one in tables.interests.values() if 0 < one.until_us <= operation.now_us]
     for name in (*ended, *operation.removed):
@@ -129,7 +130,7 @@ def _number_of(event: Event) -> int:
 
 
 HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
-    SaveInterests: _save,
+    SaveInterests: save,
     NumberEvents: _number,
     SweepEvents: _sweep,
 }

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mainspring.schedules.reconcile import Stored
     from mainspring.schedules.store import Key
     from mainspring.series import Row
+    from mainspring.subscriptions.model import Delivery, Subscribed
     from mainspring.workflows.model import Definition
     from mainspring.workflows.requests import Signal
     from mainspring.workflows.store import RunRow
@@ -152,6 +153,10 @@ class Tables:
         self.last_event = self.swept_events = 0
         self.event_series: dict[bytes, tuple[int, int]] = {}
         """The number of causes of each series of events, and the time of the last one, by key."""
+        self.subscriptions: dict[str, Subscribed] = {}
+        """By their ids."""
+        self.deliveries: dict[tuple[str, int], list[Delivery]] = {}
+        """By subscription and subject, in the order of their events."""
         self.notices: Notices = {}
         """The events in the group under way, for the owners of jobs."""
         self.schedules: dict[str, Stored] = {}

@@ -56,7 +56,15 @@ _DIALECT: Final[statements.Dialect] = {
     "index": lambda _: "",
 }
 
-SQL_FILES: Final = ("access.sql", "records.sql", "bulk.sql", "schedules.sql", "workflows.sql", "events.sql")
+SQL_FILES: Final = (
+    "access.sql",
+    "records.sql",
+    "bulk.sql",
+    "schedules.sql",
+    "workflows.sql",
+    "events.sql",
+    "subscriptions.sql",
+)
 
 SQL: Final = statements.load(__package__, SQL_FILES, _DIALECT)
 """The statements of shared slices, by name."""

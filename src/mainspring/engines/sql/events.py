@@ -62,7 +62,8 @@ async def append(sql: Statements, events: Sequence[NewEvent]) -> None:
     await sql.many("append_events", map(row_of, events))
 
 
-async def _save(tx: Transaction, operations: Sequence[SaveInterests]) -> list[AllInterests]:
+async def save(tx: Transaction, operations: Sequence[SaveInterests]) -> list[AllInterests]:
+    """Save and remove interests; see `SaveInterests`."""
     sql = tx.sql
     for one in operations:
         await sql.execute("count_interest_changes")  # on a shared store, the row is locked from here on
@@ -78,13 +79,14 @@ async def _save(tx: Transaction, operations: Sequence[SaveInterests]) -> list[Al
 
 async def all_interests(sql: Statements) -> AllInterests:
     """Return all interests."""
-    ends = await _ends(sql)
+    log_ends = await ends(sql)
     found = [(name, interest_of(stored), until_us) for name, until_us, stored in await sql.fetch("interests")]
     readable = [StoredInterest(name, one, until_us) for name, one, until_us in found if one is not None]
-    return AllInterests(ends.changes, readable, len(found) - len(readable))
+    return AllInterests(log_ends.changes, readable, len(found) - len(readable))
 
 
-async def _ends(sql: Statements) -> LogEnds:
+async def ends(sql: Statements) -> LogEnds:
+    """Return the ends of the log."""
     return LogEnds(*await sql.first("log_ends"))
 
 
@@ -104,7 +106,7 @@ async def _show_interests(tx: Transaction, _: ShowInterests, __: Meter) -> AllIn
 
 
 async def _show_ends(tx: Transaction, _: ShowLogEnds, __: Meter) -> LogEnds:
-    return await _ends(tx.sql)
+    return await ends(tx.sql)
 
 
 async def _list(tx: Transaction, query: ListEvents, meter: Meter) -> Page[Event]:
@@ -123,6 +125,6 @@ async def _list(tx: Transaction, query: ListEvents, meter: Meter) -> Page[Event]
     return page
 
 
-HANDLERS: Final[Handlers] = {SaveInterests: _save, SweepEvents: _sweep}
+HANDLERS: Final[Handlers] = {SaveInterests: save, SweepEvents: _sweep}
 """Each engine has its own of `NumberEvents`."""
 READERS: Final[Readers] = {ShowInterests: _show_interests, ShowLogEnds: _show_ends, ListEvents: _list}

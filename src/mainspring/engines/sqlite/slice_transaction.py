@@ -11,6 +11,7 @@ from mainspring.bulk.store import BulkUnit
 from mainspring.engines.sql.bulk import BulkRows, BulkSlice
 from mainspring.engines.sql.schedules import ScheduleRows, ScheduleSlice
 from mainspring.engines.sql.statements import SqlGround
+from mainspring.engines.sql.subscriptions import SubscriptionRows, SubscriptionSlice
 from mainspring.engines.sqlite import jobs
 from mainspring.engines.sqlite.queries import near
 from mainspring.engines.sqlite.statements import SQL, synchronous
@@ -24,6 +25,7 @@ from mainspring.queries import QueryJobs
 from mainspring.schedules.catalogue import Catalogue
 from mainspring.schedules.reconcile import decode_schedule, decode_stored, encode
 from mainspring.schedules.unit import ScheduleUnit
+from mainspring.subscriptions.unit import SubscriptionUnit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -185,6 +187,20 @@ class SqliteScheduleSlice(ScheduleSlice):
 
     def unit(self, tx: Transaction) -> ScheduleUnit:
         return ScheduleUnit(SqliteSchedules(tx), self._monotonic)
+
+
+class SqliteSubscriptions(SqliteGround, SubscriptionRows):
+    """The tables of subscriptions."""
+
+    async def look_up(self, ids: Iterable[int]) -> Mapping[int, Job]:
+        return _jobs(self._tx, ids)
+
+
+class SqliteSubscriptionSlice(SubscriptionSlice):
+    """The slice of subscriptions."""
+
+    def unit(self, tx: Transaction) -> SubscriptionUnit:
+        return SubscriptionUnit(SqliteSubscriptions(tx))
 
 
 class SqliteBulk(BulkRows):

@@ -24,6 +24,7 @@ SQL_FILES: Final = (
     "access.sql",
     "bulk.sql",
     "events.sql",
+    "subscriptions.sql",
 )
 
 

@@ -1,0 +1,281 @@
+"""Delivers events on one node: it reads the log behind what each subscription has had, and makes jobs of what it wants.
+
+The node that has recorded events delivers them at once. The first node in line looks once a second, so events of a node that has
+ended are delivered as well. Two nodes that deliver the same events do so once: the store compares what the subscription has had.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from mainspring.clock import to_us
+from mainspring.event_log.store import ListEvents, ShowLogEnds, includes
+from mainspring.subscriptions.model import MOST_DEPTH, Delivery
+from mainspring.subscriptions.store import (
+    Deliver,
+    ListSubscriptions,
+    Portion,
+    RemoveSubscription,
+    RepairDeliveries,
+    SaveSubscription,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from mainspring.access.caller import Act
+    from mainspring.clock import Clock
+    from mainspring.errors import StoreError
+    from mainspring.event_log.service import EventLog
+    from mainspring.event_log.store import Event, LogEnds
+    from mainspring.storage.commit_queue import CommitQueue
+    from mainspring.storage.engine import Page
+    from mainspring.storage.reads import Reads
+    from mainspring.subscriptions.model import Subscribed, Subscription
+
+log = structlog.get_logger("mainspring.subscriptions")
+
+LOOK_INTERVAL: Final = 1.0
+"""Seconds between two looks at events that other nodes have recorded."""
+RELOAD_INTERVAL: Final = 10.0
+"""Seconds between two reads of all subscriptions."""
+ADVANCE_INTERVAL: Final = 60.0
+"""Seconds after which it is stored that a subscription has wanted none of the events since."""
+REPAIR_INTERVAL: Final = 60.0
+PORTION: Final = 500
+"""Events that are read at a time."""
+DELIVERIES_KEY: Final = "deliveries"
+"""The name by which one node is the first that looks at all events."""
+
+
+class Deliverer:
+    """The deliveries of a node, which calls ``tick`` several times a second.
+
+    ``payload_of`` returns the payload of a delivery. On a shared store ``first`` returns whether this node is the first in line
+    for a name. ``paused`` returns whether nothing may be written.
+    """
+
+    def __init__(
+        self,
+        commits: CommitQueue,
+        reads: Reads,
+        clock: Clock,
+        events: EventLog,
+        payload_of: Callable[[Event, Subscription], bytes],
+        *,
+        first: Callable[[str], bool] | None,
+        paused: Callable[[], bool],
+    ) -> None:
+        self._commits = commits
+        self._reads = reads
+        self._clock = clock
+        self._events = events
+        self._payload_of = payload_of
+        self._first = first or (lambda _: True)
+        self._paused = paused
+        self._stored: dict[str, Subscribed] = {}
+        self._seen: dict[str, int] = {}
+        """The number up to which each subscription's events were read here; it may be above the stored one."""
+        self._is_busy = self._is_due = self._is_loading = False
+        now = clock.monotonic()
+        self._look_at = self._reload_at = now
+        self._repair_at = self._advance_at = now + ADVANCE_INTERVAL
+        self.too_deep = 0
+        """Events that were not delivered, because deliveries had led to them in a circle."""
+        self.missed: dict[str, int] = {}
+        """By subscription, the number up to which events had been swept before they were delivered."""
+
+    # ---- changes ----
+
+    async def save(
+        self, subscription: Subscription, version: int | None = None, act: Act | None = None
+    ) -> Subscribed | None:
+        """Add or change a subscription; None if ``version`` is given and is not the stored one (0: none)."""
+        operation = SaveSubscription(subscription, self._now_us(), version)
+        operation.act = act
+        saved: Subscribed | None = await self._commits.committed(operation)
+        if saved is not None:
+            self._stored[subscription.id] = saved
+            self._seen[subscription.id] = saved.number
+            self._events.changed_here()
+            self.look()
+        return saved
+
+    async def remove(self, id: str, act: Act | None = None) -> bool:  # noqa: A002 - as in the operation
+        """Remove a subscription; return whether there was one."""
+        operation = RemoveSubscription(id, self._now_us())
+        operation.act = act
+        existed: bool = await self._commits.committed(operation)
+        self._stored.pop(id, None)
+        self._events.changed_here()
+        return existed
+
+    async def all(self) -> Sequence[Subscribed]:
+        """Return all subscriptions as they are stored now."""
+        found = await self._reads.read(ListSubscriptions())
+        self._use(found)
+        return found
+
+    def find(self, id: str) -> Subscribed | None:  # noqa: A002 - as in the operation
+        """Return a subscription as this node knows it; None if it knows none."""
+        return self._stored.get(id)
+
+    def _use(self, found: Iterable[Subscribed]) -> None:
+        self._stored = {one.subscription.id: one for one in found}
+        self._seen = {name: max(self._seen.get(name, 0), one.number) for name, one in self._stored.items()}
+
+    # ---- the node ----
+
+    def tick(self) -> None:
+        """Do the work that is due."""
+        now = self._clock.monotonic()
+        if self._paused():
+            return
+        if now >= self._reload_at:
+            self._reload()
+        if now < self._look_at or not self._stored:
+            return
+        self._look_at = now + LOOK_INTERVAL
+        if self._first(DELIVERIES_KEY):
+            self.look()
+            if now >= self._repair_at:
+                self._repair_at = now + REPAIR_INTERVAL
+                self._commits.put(RepairDeliveries(self._now_us()), lambda _: None, lambda _: None)
+
+    def changed(self) -> None:
+        """Read the subscriptions again: a node has changed one."""
+        self._reload()
+
+    def _reload(self) -> None:
+        if self._is_loading:
+            return
+        self._is_loading = True
+        self._reload_at = self._clock.monotonic() + RELOAD_INTERVAL
+        self._reads.ask(ListSubscriptions(), self._loaded, self._not_loaded)
+
+    def _loaded(self, found: Sequence[Subscribed]) -> None:
+        self._is_loading = False
+        self._use(found)
+
+    def _not_loaded(self, error: StoreError) -> None:
+        del error  # the next look repeats it
+        self._is_loading = False
+
+    # ---- deliveries ----
+
+    def look(self) -> None:
+        """Deliver the events that are new."""
+        if self._is_busy:
+            self._is_due = True
+        elif self._active() and not self._paused():
+            self._is_busy, self._is_due = True, False
+            self._reads.ask(ShowLogEnds(), self._ends_read, self._failed)
+
+    def _active(self) -> list[Subscribed]:
+        return [one for one in self._stored.values() if not one.subscription.paused]
+
+    def _ends_read(self, ends: LogEnds) -> None:
+        active = self._active()
+        for one in active:
+            name = one.subscription.id
+            if self._seen[name] < ends.swept:
+                self.missed[name] = ends.swept
+                log.warning(
+                    "a subscription has missed events: they were deleted before they could be delivered",
+                    subscription=name,
+                    after=self._seen[name],
+                    up_to=ends.swept,
+                    remedy="keep events for longer, with --event-retention and --event-limit",
+                )
+                self._seen[name] = ends.swept
+        start = min((self._seen[one.subscription.id] for one in active), default=ends.last)
+        if start >= ends.last:
+            self._done()
+            return
+        types = frozenset[str]().union(*(one.subscription.interest.types for one in active))
+        query = ListEvents(after=start, limit=PORTION, types=types)
+        self._reads.ask(query, lambda page: self._read(start, ends.last, page), self._failed)
+
+    def _read(self, start: int, last: int, page: Page[Event]) -> None:
+        # A page that has an end has looked at all events that there were; more may have come since the ends were read.
+        to = max(last, start) if page.next is None else int(page.next)
+        if page.items:
+            to = max(to, page.items[-1].number)
+        portions = []
+        for one in self._active():
+            name = one.subscription.id
+            seen = self._seen.get(name, 0)
+            if seen >= to:
+                continue
+            deliveries = [
+                delivery
+                for event in page.items
+                if event.number > seen and includes(one.subscription.interest, event)
+                if (delivery := self._delivery(event, one.subscription)) is not None
+            ]
+            self._seen[name] = to
+            if deliveries or self._clock.monotonic() >= self._advance_at:
+                portions.append(Portion(name, one.number, to, deliveries))
+        if self._clock.monotonic() >= self._advance_at:
+            self._advance_at = self._clock.monotonic() + ADVANCE_INTERVAL
+        if not portions:
+            self._go_on(more=to < last)
+            return
+        operation = Deliver(portions, self._now_us())
+        self._commits.put(operation, lambda late: self._delivered(portions, late, more=to < last), self._failed)
+
+    def _delivery(self, event: Event, subscription: Subscription) -> Delivery | None:
+        depth = _depth(event.fields)
+        if depth >= MOST_DEPTH:
+            self.too_deep += 1
+            log.warning(
+                "an event was not delivered: deliveries have led to it in a circle",
+                subscription=subscription.id,
+                event=event.number,
+                type=event.type,
+                function=event.function,
+                remedy="let the listener leave out events about its own function",
+            )
+            return None
+        payload = self._payload_of(event, subscription)
+        return Delivery(subscription.id, event.job, event.number, payload, depth)
+
+    def _delivered(self, portions: Sequence[Portion], late: Sequence[str], *, more: bool) -> None:
+        for portion in portions:
+            stored = self._stored.get(portion.id)
+            if stored is not None and portion.id not in late:
+                self._stored[portion.id] = stored._replace(number=portion.to)
+        if late:  # another node was faster, or has changed them: go on from what is stored
+            for name in late:
+                self._seen.pop(name, None)
+            self._reads.ask(ListSubscriptions(), lambda found: self._caught_up(found, more=more), self._failed)
+        else:
+            self._go_on(more=more)
+
+    def _caught_up(self, found: Sequence[Subscribed], *, more: bool) -> None:
+        self._use(found)
+        self._go_on(more=more)
+
+    def _go_on(self, *, more: bool) -> None:
+        self._is_due = self._is_due or more
+        self._done()
+
+    def _done(self) -> None:
+        self._is_busy = False
+        if self._is_due:
+            self.look()
+
+    def _failed(self, error: StoreError) -> None:
+        del error  # the next look repeats it, from what is stored
+        self._seen = {name: one.number for name, one in self._stored.items()}
+        self._is_busy = False
+
+    def _now_us(self) -> int:
+        return to_us(self._clock.wall())
+
+
+def _depth(fields: Mapping[str, object]) -> int:
+    depth = fields.get("depth", 0)
+    return depth if isinstance(depth, int) else 0
