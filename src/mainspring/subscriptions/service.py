@@ -233,7 +233,7 @@ class Deliverer:
             log.warning(
                 "an event was not delivered: deliveries have led to it in a circle",
                 subscription=subscription.id,
-                event=event.number,
+                number=event.number,
                 type=event.type,
                 function=event.function,
                 remedy="let the listener leave out events about its own function",
