@@ -27,8 +27,9 @@ def _file() -> int:
 
 def did(run: str, place: str, before: str) -> str:
     """Write a line to the disk; return its token."""
-    token = f"{os.getpid()}.{next(_numbers)}.{time.monotonic_ns()}"
-    line = json.dumps([run, place, before, token, time.time_ns() // 1000]) + "\n"
+    at = time.monotonic()
+    token = f"{os.getpid()}.{next(_numbers)}.{at:.6f}"
+    line = json.dumps([run, place, before, token, at]) + "\n"
     os.write(_file(), line.encode())
     os.fdatasync(_file())
     return token

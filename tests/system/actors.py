@@ -322,7 +322,7 @@ class TaskClient(Client):
             if chance.random() < 0.5:
                 result = peer.outcome(handle)
                 if result.state == b"succeeded":
-                    self.ledger.ended(handle, json.loads(result.data), time.time())
+                    self.ledger.ended(handle, json.loads(result.data), time.monotonic())
             time.sleep(chance.choice(self.pace.rests))
 
     _number = 0

@@ -17,7 +17,7 @@ from .crew import Crew
 from .extension import ExtensionKind, FaultError
 from .fleet import LEASE, Fleet, FleetNode, ForkServer
 from .ledger import STOP_DELAY, Ledger, SingleServerLedger
-from .workflow_chaos import KINDS_WITH_OTHER_RUNS, Followers, read_executions
+from .workflow_chaos import KINDS_WITH_OTHER_RUNS, Followers, read_commits, read_executions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -144,6 +144,7 @@ class Chaos:
         self._crew_probability = scenario.crew_probability
         self.ledger = scenario.ledger()
         self.addresses = Addresses()
+        self._directory = directory
         self.fleet = Fleet(fork_server, directory, "", lease=lease)
         self.slots = [
             NodeSlot(self.fleet, self.addresses, f"n{number}", route, socket=bool(scenario.crew))
@@ -208,7 +209,7 @@ class Chaos:
             self.ledger.audit(executions)
             if self._followers is not None:
                 executions = [one._replace(late=one.late or self.ledger.woke(one.at)) for one in executions]
-                self.ledger.violations += self._followers.audit(executions)
+                self.ledger.violations += self._followers.audit(executions, read_commits(self._directory))
                 self.ledger.counts.update(self._followers.ledger.counts)
         lost = sorted(handle for handle, state in states.items() if state != b"succeeded")
         written = "".join(node.log.read_text() for node in {node.name: node for node in self.fleet.nodes}.values())

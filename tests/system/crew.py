@@ -41,9 +41,9 @@ class Crew:
         self._workers = dict.fromkeys(range(number), 0)
         """The pids of the supervisors."""
         self._held: dict[int, tuple[float, float]] = {}
-        """Held processes, with the begin of that in wall time, and the end in monotonic time."""
+        """Held processes, with the begin and the end of that in monotonic time."""
         self._holds: list[tuple[int, float, float]] = []
-        """All that were held, with the begin and the end in wall time."""
+        """All that were held, with the begin and the end in monotonic time."""
 
     def __enter__(self) -> Self:
         self.effects.touch()
@@ -92,7 +92,8 @@ class Crew:
             case _:
                 for pid in children:
                     _send(pid, signal.SIGSTOP)
-                    self._held[pid] = (time.time(), time.monotonic() + chance.uniform(0, LONGEST_HOLD))
+                    now = time.monotonic()
+                    self._held[pid] = (now, now + chance.uniform(0, LONGEST_HOLD))
 
     def kill(self) -> None:
         """SIGKILL all workers and start them again."""
@@ -101,7 +102,7 @@ class Crew:
             self._start(number)
 
     def was_held(self, pid: int, at: float) -> bool:
-        """Return whether a process was held shortly before a wall time: it does not know what others did meanwhile."""
+        """Return whether a process was held shortly before a monotonic time: it does not know what others did meanwhile."""
         return any(pid == held and begin <= at <= end + LATE for held, begin, end in self._holds)
 
     def calm(self) -> None:
@@ -112,7 +113,7 @@ class Crew:
         for pid in [pid for pid, (_, until) in self._held.items() if until <= now]:
             begin, _ = self._held.pop(pid)
             _send(pid, signal.SIGCONT)
-            self._holds.append((pid, begin, time.time()))
+            self._holds.append((pid, begin, time.monotonic()))
 
 
 def _children(pid: int) -> list[int]:

@@ -17,6 +17,7 @@ from tests.upgrades.old import with_source
 
 from .extension import ExtensionPeer
 from .servers import assert_no_defect, environment, eventually, listening_port
+from .workflow_accounts import COMMITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -229,6 +230,7 @@ class Fleet:
             "stdout": str(pipe),
             "log": str(log),
             "plant": plant,
+            "commits": str(self._directory / COMMITS),
         }
         node = FleetNode(
             name, self.fork_server.start(order), reader, log, faces=1 + ("--http" in arguments) + bool(socket)

@@ -1,8 +1,9 @@
 """A server of forks: it imports the package once, and forks a process for each node that a test starts.
 
 It runs as a program. It reads one order per line, ``{"arguments", "directory", "stdout", "log", "plant"}`` and sometimes
-``environment``, and writes the pid of the node that it started. ``stdout`` is a named pipe or a file. The nodes end with it. A
-node runs the same code as ``python -m mainspring serve``, and workers as ``worker``; only the time for the imports is saved.
+``environment`` and, for nodes, ``commits`` (see `note_commits`), and writes the pid of the node that it started. ``stdout`` is a
+named pipe or a file. The nodes end with it. A node runs the same code as ``python -m mainspring serve``, and workers as
+``worker``; only the time for the imports is saved.
 """
 
 from __future__ import annotations
@@ -14,8 +15,14 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mainspring.workflows.observers import Changed
 
 PR_SET_PDEATHSIG = 1
 
@@ -43,6 +50,8 @@ def main() -> None:
             _redirect(order)
             os.environ |= order.get("environment", {})
             signal.signal(signal.SIGUSR2, _log_tasks)
+            if "commits" in order:
+                note_commits(order["commits"])
             if order["plant"] is not None:
                 PLANTS[order["plant"]]()
             os._exit(command(order["arguments"]))
@@ -75,6 +84,21 @@ def _log_tasks(*_: object) -> None:
         sys.stderr.write(f"task {task.get_name()}: {' > '.join(where)} {awaited!r}\n")
     sys.stderr.write("these are all tasks\n")
     sys.stderr.flush()
+
+
+def note_commits(path: str | Path) -> None:
+    """Have this node note in a file what it has committed of runs: a run, the number of its events, and monotonic seconds."""
+    from mainspring.workflows.service import WorkflowService
+
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    appended = WorkflowService.appended
+
+    def noted(self: WorkflowService, runs: Sequence[Changed]) -> None:
+        at = time.monotonic()
+        os.write(file, b"".join(b"%d %d %f\n" % (one.run, one.events, at) for one in runs))
+        appended(self, runs)
+
+    WorkflowService.appended = noted  # type: ignore[method-assign]
 
 
 def acknowledge_early() -> None:

@@ -7,8 +7,6 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from .workflow_accounts import CLOCKS
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -54,12 +52,12 @@ class Ledger:
         self.tasks: dict[bytes, str] = {}
         """The names of the jobs for worker processes."""
         self.results: dict[bytes, dict[str, float]] = {}
-        """The results of such jobs, with the wall time at which a client first had each."""
+        """The results of such jobs, with the monotonic time at which a client first had each."""
         self.events = 0
         self._woken = float("-inf")
         """When a frozen node was last continued."""
         self._wakes: list[float] = []
-        """The wall times of all continuations."""
+        """The monotonic times of all continuations."""
         self._reassigned: set[bytes] = set()
         """Confirmed jobs that such a node assigned once more: it had decided that before it was frozen."""
 
@@ -78,10 +76,10 @@ class Ledger:
         """Record that a frozen node is about to be continued."""
         with self._lock:
             self._woken = time.monotonic()
-            self._wakes.append(time.time())
+            self._wakes.append(self._woken)
 
     def woke(self, at: float) -> bool:
-        """Return whether a frozen node was continued shortly before a wall time: it first sends what it had decided to send."""
+        """Return whether a frozen node was continued shortly before a monotonic time: it first does what it had decided."""
         return any(0 <= at - wake < WAKE_DELAY for wake in self._wakes)
 
     def break_promise(self, description: str) -> None:
@@ -158,7 +156,7 @@ class Ledger:
             for result, at in results.items():
                 if result not in {one.token for one in done}:
                     self.break_promise(f"{handle!r} has the result of another job")
-                late = [one for one in done if one.at > at + CLOCKS and not one.late]
+                late = [one for one in done if one.at > at and not one.late]
                 if not all(self.woke(one.at) for one in late):
                     self.break_promise(f"{handle!r} ran again after a client had its result")
 

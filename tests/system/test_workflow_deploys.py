@@ -18,7 +18,16 @@ from mainspring.client.environment import parse_servers
 from .fleet import addresses
 from .servers import eventually
 from .workflow_accounts import Account, audit
-from .workflow_chaos import TIMEOUT, WORKERS, AccountingClient, Findings, Ledger, WorkflowChaos, read_executions
+from .workflow_chaos import (
+    TIMEOUT,
+    WORKERS,
+    AccountingClient,
+    Findings,
+    Ledger,
+    WorkflowChaos,
+    read_commits,
+    read_executions,
+)
 from .workflow_processes import WorkflowProcesses
 
 if TYPE_CHECKING:
@@ -170,7 +179,7 @@ def change_at(processes: WorkflowProcesses, event: int, when: str) -> tuple[bool
         follower.join(0.005)
     assert not defects, (defects, processes.log())
     executions = [one for one in read_executions(processes.effects) if one.run == name]
-    assert list(audit(account, executions)) == [], name
+    assert list(audit(account, executions, read_commits(processes.directory))) == [], name
     assert not ledger.violations
     return has_changed, ledger.counts
 

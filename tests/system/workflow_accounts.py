@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mainspring import JobCancelled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-CLOCKS = 0.001
-"""Seconds by which the times of an execution and of its record may be wrong: both are rounded."""
+COMMITS = "commits"
+"""The file of commits in the directory of nodes."""
+
+
+class Commits:
+    """When the events of runs had been committed, by the clock that all processes of the machine share.
+
+    The times in histories are of no use for that: each node has the clock of the store as it has read it, up to 0.1 s wrong.
+    """
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        """``lines``: of the file `COMMITS`, see `fork_server.note_commits`."""
+        self._runs = defaultdict[int, list[tuple[int, float]]](list)
+        for line in lines:
+            run, events, at = line.split()
+            self._runs[int(run)].append((int(events), float(at)))
+
+    def at(self, run: int, event: int) -> float:
+        """Return a time when an event of a run had been committed, in monotonic seconds; infinity if no node has noted one.
+
+        A node that is killed after a commit notes none. Then the next commit of the run shows that it had happened.
+        """
+        return min((at for events, at in self._runs[run] if events >= event), default=math.inf)
 
 
 class Account:
@@ -27,8 +50,8 @@ class Account:
         """The result; or the type of the error."""
         self.signaled: list[str] = []
         """The values of the signals in the history."""
-        self.recorded: dict[str, float] = {}
-        """The times of the results in the history, by token."""
+        self.recorded: dict[str, tuple[int, int]] = {}
+        """The results in the histories, by token: each with its run, and the number of its event there."""
         self.children: dict[str, str] = {}
         """The last tokens of its children that have completed, by their names."""
         self.runs: list[tuple[str, int]] = []
@@ -57,11 +80,12 @@ class Execution(NamedTuple):
     before: str
     token: str
     at: float
+    """Its begin, in monotonic seconds."""
     late: bool = False
     """Whether its process was held shortly before: then it may be one that others have taken over meanwhile."""
 
 
-def audit(account: Account, executions: list[Execution]) -> Iterator[str]:
+def audit(account: Account, executions: list[Execution], commits: Commits) -> Iterator[str]:
     """Yield the promises that a run has broken."""
     if account.signaled != account.signals and (account.signaled or not account.of_cancelled):
         yield f"its signals are {account.signaled}"
@@ -73,7 +97,7 @@ def audit(account: Account, executions: list[Execution]) -> Iterator[str]:
         yield "a step or activity has two results"
     for one in executions:
         token = by_place.get(one.place)
-        if token is not None and not one.late and one.at > account.recorded[token] + CLOCKS:
+        if token is not None and not one.late and one.at > commits.at(*account.recorded[token]):
             yield f"{account.kind(one.place)} {one.place} was executed again after its result was recorded"
         if account.kind(one.place) == "together":
             continue  # it may begin before earlier results are recorded

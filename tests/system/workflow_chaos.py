@@ -16,7 +16,7 @@ from mainspring.client.outcomes import failure
 
 from .accounted_workflows import CHILD, note
 from .power_cuts import cut_power, read_store
-from .workflow_accounts import Account, Execution, audit
+from .workflow_accounts import COMMITS, Account, Commits, Execution, audit
 from .workflow_processes import WorkflowProcesses
 
 if TYPE_CHECKING:
@@ -236,6 +236,7 @@ class AccountingClient(threading.Thread):
 
         ``link``: its place in its chain. Add what is recorded to ``places``, and the names of its children to ``children``.
         """
+        run = int(shown["run"].rpartition("@")[2])
         events = self._call("workflows.history", key=shown["run"], limit=PAGE, native=True)["items"]
         account.runs.append((shown["status"], len(events)))
         signaled: list[str] = []
@@ -246,7 +247,7 @@ class AccountingClient(threading.Thread):
         if closes != 1 or events[-1]["eventType"] not in _CLOSES:
             self._ledger.violate(account, f"it is closed {closes} times, last {events[-1]['eventType']}")
         for event in events:
-            kind, at = event["eventType"], event["eventTimestamp"]
+            kind, at = event["eventType"], (run, event["eventId"])
             attributes = event[kind[0].lower() + kind[1:] + "EventAttributes"]
             if kind == "ActivityTaskCompleted":
                 places.append((link, kind, attributes["scheduledEventId"]))
@@ -356,13 +357,13 @@ class Followers:
         if runs:
             self.ledger.violations.append(f"runs that nobody started: {list(runs)[:5]}")
 
-    def audit(self, found: Iterable[Execution]) -> list[str]:
+    def audit(self, found: Iterable[Execution], commits: Commits) -> list[str]:
         """Compare executions with the accounts, and return all violations."""
         executions: dict[str, list[Execution]] = defaultdict(list)
         for execution in found:
             executions[execution.run].append(execution)
         for account in self.ledger.accounts.values():
-            for what in audit(account, executions[account.name]):
+            for what in audit(account, executions[account.name], commits):
                 self.ledger.violate(account, what)
             self.ledger.note("results", len(account.recorded))
             self.ledger.note("runs continued as new", len(account.runs) - 1)
@@ -413,7 +414,8 @@ class WorkflowChaos(WorkflowProcesses):
         finally:
             stuck = self.followers.end()
         assert not stuck, f"stuck: {stuck}\n{self.log()}"
-        return Findings(self.followers.audit(read_executions(self.effects)), self.ledger.counts, self.log())
+        violations = self.followers.audit(read_executions(self.effects), read_commits(self.directory))
+        return Findings(violations, self.ledger.counts, self.log())
 
     # ---- disturbances ----
 
@@ -451,4 +453,10 @@ def read_executions(
     with effects.open() as file:
         for line in file:
             run, place, before, token, at = json.loads(line)
-            yield Execution(run, place, before, token, at / 1e6, late=was_held(int(token.partition(".")[0]), at / 1e6))
+            yield Execution(run, place, before, token, at, late=was_held(int(token.partition(".")[0]), at))
+
+
+def read_commits(directory: Path) -> Commits:
+    """Return the commits of the nodes in a directory."""
+    with (directory / COMMITS).open() as file:
+        return Commits(file)

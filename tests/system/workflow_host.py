@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.system import accounted_workflows, deployed_workflows, power_cuts
 from tests.system import workflow_programs as programs
+from tests.system.fork_server import note_commits
+from tests.system.workflow_accounts import COMMITS
 
 from mainspring.client.environment import parse_servers
 from mainspring.engines.sqlite import store_file
@@ -263,6 +265,8 @@ def child(order: dict[str, Any]) -> None:
     os.environ["WORKFLOW_EFFECTS"] = str(directory / "effects")
     if order["kill_at"]:
         (kill_node if order["role"] == "node" else kill_worker)(order["kill_at"], order["when"])
+    if order["role"] == "node":
+        note_commits(directory / COMMITS)
     if order["plant"]:
         PLANTS[order["plant"]]()
     role = order["role"]
