@@ -34,7 +34,7 @@ LONG_LEASE = 15.0
 """The lease by default, in seconds: a death that shows at the end of a session is found long before its end."""
 LONGEST_CUT = 3.0
 """The longest time for which a node with this lease is disturbed: sessions that were cut by then have proved a death."""
-PLANTED_SEEDS = 5
+PLANTED_SEEDS = 10
 """Seeds until one of them shows a planted fault, at most."""
 EARLY_SEED = 1
 SCHEMA = "migrated"
