@@ -11,6 +11,7 @@ import structlog
 from mainspring.callbacks import CallInProgress, shielded
 from mainspring.clock import from_us, to_us
 from mainspring.errors import ConflictError
+from mainspring.jobs.store import SIGNS_LAST
 from mainspring.namespaces import name_text
 from mainspring.resources import rules
 from mainspring.resources.rules import UNLIMITED, FunctionLimits, UnreadableLimits, limits_to_wire
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from mainspring.access.caller import Act
     from mainspring.errors import StoreError
     from mainspring.jobs.held import FunctionQueue
+    from mainspring.jobs.store import Signs
     from mainspring.jobs.table import Context
     from mainspring.resources.rules import Limits
     from mainspring.storage.engine import Page
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     """Takes the limits of a function and the wall time in microseconds; returns the new limits."""
 
 READ_INTERVAL = 3.0
-"""Seconds between readings of limits that other nodes stored."""
+"""Seconds between readings of limits that other nodes stored, while no signs tell whether there are any."""
 REPEAT_INTERVAL = 15.0
 """Seconds between checks whether a declaration has to be repeated, or has expired."""
 
@@ -66,8 +68,11 @@ class Functions:
         self._limits: dict[bytes, FunctionLimits] = {}
         self._ends: dict[bytes, int] = {}
         """The ends of pauses that have a timer, by function."""
-        self._read = self._repeated = self._clock.monotonic()
+        self._repeated = self._clock.monotonic()
+        self._read_at = self._repeated + READ_INTERVAL
         self._reading = False
+        self._changes = -1
+        """The number of changes, by the signs, of which the limits have been read; -1 if it is unknown."""
 
     def _now_us(self) -> int:
         return to_us(self._clock.wall())
@@ -148,6 +153,26 @@ class Functions:
             self._table.remove_admission(queue)
         self._serve(queue)
 
+    def awaits_times(self) -> bool:
+        """See `jobs.sharing.SignReader`."""
+        return True
+
+    def read_signs(self, signs: Signs) -> None:
+        """See `jobs.sharing.SignReader`: read the limits if they have changed."""
+        if signs.limits == self._changes:
+            self._read_at = max(self._read_at, self._clock.monotonic() + SIGNS_LAST)
+        elif self._kept and not self._reading:
+            self._changes = signs.limits
+            self._read_again()
+
+    def _read_again(self) -> None:
+        def failed(error: StoreError) -> None:
+            del error
+            self._changes = -1
+
+        self._read_at = self._clock.monotonic() + READ_INTERVAL
+        self.load(lambda: None, failed)
+
     # ---- changes ----
 
     def declare(self, function: bytes, limits: Limits) -> None:
@@ -199,9 +224,8 @@ class Functions:
 
     def tick(self, now: float) -> None:
         """Read the limits that other nodes stored, and repeat the declarations of this node's workers."""
-        if self._shared and now - self._read >= READ_INTERVAL and not self._reading:
-            self._read = now
-            self.load(lambda: None, lambda _: None)
+        if self._shared and now >= self._read_at and not self._reading:
+            self._read_again()
         if now - self._repeated >= REPEAT_INTERVAL:
             self._repeated = now
             for worker in list(self._dispatch.workers):

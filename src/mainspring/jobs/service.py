@@ -200,6 +200,7 @@ class JobService:
                 due_jobs.wake_at,
                 set_aside,
             )
+            self.sharing.add_reader(self.functions)
         self.lifecycle = NodeJobLifecycle(context, assigner, ends, intake, clients)
         self.startup = Startup(context, self.functions, ends, self._counting, due_jobs, root_jobs, self.sharing)
         self._ends = False

@@ -8,7 +8,7 @@ Progress reports of workers go to waiting clients here and at other nodes (`Repo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from mainspring.clock import to_us
 from mainspring.events import (
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.outcomes import Subscriptions
     from mainspring.jobs.requests import Clients, RemoteJobs
     from mainspring.jobs.settlement import Ends
-    from mainspring.jobs.store import Backlog, DrainedInbox, Recovered, RefusedSubmissions
+    from mainspring.jobs.store import Backlog, DrainedInbox, Recovered, RefusedSubmissions, Signs
     from mainspring.jobs.table import Context
     from mainspring.jobs.token_grants import TokenGrants
     from mainspring.storage.reads import SetAside
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 SUBMISSION: Final = Kind("submission", REFUSED_REMEDY, is_tried_again=False)
 BACKLOG_INTERVAL = 1.0
 """Seconds between readings of the backlog. Idle nodes take turns, so that one of them reads in each interval."""
-MAX_IDLE_NODES: Final = 5
-"""The most intervals between two readings of an idle node."""
+IDLE_INTERVALS: Final = 3
+"""The most intervals between two readings of an idle node: so long, it does not know what other nodes have changed."""
 COUNTS_MAX_AGE: Final = 1.0
 """Seconds after which counts of jobs are read again before they are shown."""
 COUNTS_TIMEOUT: Final = 1.0
@@ -93,6 +93,16 @@ class Shared(NamedTuple):
     """Is called with ended terms and each part of their jobs that this node has given back."""
     interests_changed: Callable[[], object] = _ignore_change
     """Is called when another node has changed interests in events."""
+
+
+class SignReader(Protocol):
+    """A part of the node that looks into the store by itself, unless signs tell that there is nothing for it."""
+
+    def awaits_times(self) -> bool:
+        """Return whether it has nothing that is due soon: then it needs the first time in the store."""
+
+    def read_signs(self, signs: Signs) -> None:
+        """Process signs. Other nodes read the same ones, but at other times."""
 
 
 class Sharing:
@@ -135,6 +145,7 @@ class Sharing:
         """Functions to call when newer counts have come."""
         self._unrecovered: list[Sequence[int]] = []
         """Ended terms whose jobs are recovered once the subscriptions are renewed: this node's last term may be among them."""
+        self._sign_readers: list[SignReader] = []
         self._direct, self._logs, self._recovered = shared.direct, shared.logs, shared.recovered
         self._interests_changed = shared.interests_changed
         shared.relay.listen(self.receive)
@@ -190,7 +201,7 @@ class Sharing:
 
         Nodes have one clock, that of the store, and divide each of its intervals evenly by their places.
         """
-        every = BACKLOG_INTERVAL * (min(self._nodes, MAX_IDLE_NODES) if self._idle else 1)
+        every = BACKLOG_INTERVAL * (min(self._nodes, IDLE_INTERVALS) if self._idle else 1)
         return now - (self._clock.wall() - self._place * every / self._nodes) % every
 
     @property
@@ -201,6 +212,10 @@ class Sharing:
     def set_place(self, place: int, nodes: int) -> None:
         """Set this node's place among all nodes, from 0 on, and their number."""
         self._place, self._nodes = place, nodes
+
+    def add_reader(self, reader: SignReader) -> None:
+        """Pass the signs of each reading of the backlog to another part of the node."""
+        self._sign_readers.append(reader)
 
     # ---- recovery ----
 
@@ -254,7 +269,8 @@ class Sharing:
         # Where very many functions have jobs, only those that somebody here has to do with are counted.
         dispatch = self._dispatch
         functions = None if dispatch.complete else list(dispatch.queues)
-        self._commits.put(ReadBacklog(functions), looked, not_looked)
+        times = all(reader.awaits_times() for reader in self._sign_readers)
+        self._commits.put(ReadBacklog(functions, times=times), looked, not_looked)
 
     def counted(self, then: Callable[[], None]) -> None:
         """Call a function when the counts are at most `COUNTS_MAX_AGE` old, or after `COUNTS_TIMEOUT` where the store is slow."""
@@ -306,6 +322,9 @@ class Sharing:
             self.drain_inbox()
         if backlog.refused is not None:
             self._note_refused(backlog.refused)
+        if backlog.signs is not None:
+            for reader in self._sign_readers:
+                reader.read_signs(backlog.signs)
 
     def _note_refused(self, refused: RefusedSubmissions) -> None:
         """Show the submissions that became no jobs for as long as the store has them."""

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from mainspring.access.idempotency import KeyedAct
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
+    from mainspring.jobs.store import Signs
     from mainspring.schedules.model import Fire, Schedule
     from mainspring.schedules.reconcile import Code, Stored
     from mainspring.schedules.store import Declared, Fired, Forgotten, Refused, Saved
@@ -320,6 +321,15 @@ class ScheduleService:
         """Fetch the schedules that are due in the next seconds, now or as soon as the fetch under way has ended."""
         if self.fires:  # without a fetch nothing fires
             self._agenda.fetch()
+
+    def awaits_times(self) -> bool:
+        """See `jobs.sharing.SignReader`."""
+        return self._agenda.is_empty
+
+    def read_signs(self, signs: Signs) -> None:
+        """See `jobs.sharing.SignReader`."""
+        if self.fires and signs.fire_us is not None:
+            self._agenda.skip(signs.fire_us)
 
     def _find_due(
         self, until_us: int, found: Callable[[Upcoming[Due]], None], failed: Callable[[StoreError], None]

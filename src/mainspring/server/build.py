@@ -247,6 +247,10 @@ async def open_node(
         fires=jobs.schedules,
         set_aside=set_aside,
     )
+    if service.sharing is not None:
+        service.sharing.add_reader(schedules)
+        if workflows is not None:
+            service.sharing.add_reader(workflows)
     logs = None
     if Feature.LOGS not in lacks:
         logs = LogService(

@@ -178,6 +178,19 @@ class Agenda(Generic[T]):
             self._fetched_at = self._clock.monotonic()
             self._find(self._now_us() + to_us(self._fetching.ahead), self._found, self._not_found)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no items, and handles none."""
+        return not self._queue and not self._under_way
+
+    def skip(self, first_us: int) -> None:
+        """Do without the next fetch, which would find nothing: the first item in the store is due then; 0: there is none."""
+        until_us = self._now_us() + to_us(self._fetching.ahead)
+        if self._is_fetching or not self.is_empty or self._paused() or 0 < first_us <= until_us:
+            return
+        self._fetched_at = self._clock.monotonic()
+        self._interval = self._fetching.interval * IDLE_FACTOR
+
     def fetch_later(self) -> None:
         """Fetch after `RETRY_DELAY`, because the store could not answer."""
         self._timers.at(self._clock.monotonic() + RETRY_DELAY, self.fetch)

@@ -17,6 +17,7 @@ from mainspring.access.caller import matches_any
 from mainspring.clock import to_us
 from mainspring.jobs.model import Job
 from mainspring.jobs.model import State as JobState
+from mainspring.jobs.store import SIGNS_LAST
 from mainspring.namespaces import ANY
 from mainspring.storage.reads import REMEDY, RETRY_DELAY, Kind
 from mainspring.workflows import execution, history
@@ -59,7 +60,8 @@ ERRAND: Final = Kind("errand", REMEDY)
 
 
 LOOK_INTERVAL: Final = 2.0
-"""Seconds between two looks for the errands of other nodes: those that a node leaves which has just died, after about as long."""
+"""Seconds between two looks for the errands of other nodes: those that a node leaves which has just died, after about as long.
+Signs replace looks (`jobs.store.Signs`)."""
 LOOK_KEY: Final = "errands"
 """The name for which nodes choose the one that looks."""
 
@@ -113,6 +115,18 @@ class ErrandLoop:
             if from_first:
                 self._retry_at = None
             self._commits.put(RunErrands(to_us(self._clock.wall()), from_first=from_first), self._done, self._failed)
+
+    def read_sign(self, are_there: bool) -> None:
+        """Process the sign whether errands are stored."""
+        now = self._clock.monotonic()
+        if not are_there:
+            self._look_at = max(self._look_at, now + SIGNS_LAST)
+        elif not self._stored and not self._running and not self._paused():
+            self._look_at = now + LOOK_INTERVAL
+            if self._after:
+                self._reads.ask(HasErrands(self._after), self._found, lambda _: None)
+            else:
+                self.stored()
 
     def _look(self) -> None:
         now = self._clock.monotonic()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from mainspring.clock import to_us
+from mainspring.jobs.store import SIGNS_LAST
 from mainspring.storage.reads import REMEDY, Kind
 from mainspring.workflows.client_signals import signal_runs
 from mainspring.workflows.model import key_of
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from mainspring.workflows.store import SentSignal, SentSignals
 
 LOOK_INTERVAL: Final = 1.0
-"""Seconds between two looks for sent signals."""
+"""Seconds between two looks for sent signals, while no signs tell whether there are any (`jobs.store.Signs`)."""
 REFUSED_INTERVAL: Final = 10.0
 """Seconds between two counts of refused signals: an idle fleet sends the database few statements."""
 MOST: Final = 200
@@ -82,14 +83,24 @@ class SignalLoop:
     def tick(self) -> None:
         """Look, as due, and pass on what is there."""
         now = self._clock.monotonic()
-        if self._is_busy or now < self._look_at:
+        if self._is_busy or now < min(self._look_at, self._count_at) or self._paused() or not self._looks():
             return
-        self._look_at = now + LOOK_INTERVAL
-        if not self._paused() and self._looks():
-            self._is_busy = True
-            self._aside = {one for one in self._aside if self._set_aside.waits(_UNREAD, str(one))}
-            counts = now >= self._count_at
-            self._reads.ask(FindSentSignals(tuple(sorted(self._aside)), counts), self._found, self._failed)
+        self._look(now)
+
+    def read_sign(self, are_there: bool) -> None:
+        """Process the sign whether there are sent signals."""
+        now = self._clock.monotonic()
+        if not are_there:
+            self._look_at = max(self._look_at, now + SIGNS_LAST)
+        elif not self._is_busy and not self._paused():
+            self._look(now)
+
+    def _look(self, now: float) -> None:
+        self._look_at = max(self._look_at, now + LOOK_INTERVAL)
+        self._is_busy = True
+        self._aside = {one for one in self._aside if self._set_aside.waits(_UNREAD, str(one))}
+        counts = now >= self._count_at
+        self._reads.ask(FindSentSignals(tuple(sorted(self._aside)), counts), self._found, self._failed)
 
     def _found(self, found: SentSignals) -> None:
         if found.refused is not None:
@@ -115,12 +126,14 @@ class SignalLoop:
         gone = [one.number for one in sent if not delivered.keeps(one.number)]
         self._set_aside.handled(_UNREAD, map(str, gone))
         if gone or delivered.unread:  # more may have come, and some may be refused
-            self._look_at = self._count_at = self._clock.monotonic()
-            self.tick()
+            self._look_at = self._count_at = now = self._clock.monotonic()
+            if not self._paused() and (not delivered.elsewhere or self._looks()):
+                self._look(now)
 
     def _failed(self, error: StoreError) -> None:
         del error  # the next look repeats it
         self._is_busy = False
+        self._count_at = max(self._count_at, self._clock.monotonic() + LOOK_INTERVAL)
 
 
 async def deliver(

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
     from mainspring.jobs.roots import Joined
     from mainspring.jobs.service import JobService
+    from mainspring.jobs.store import Signs
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.engine import Operation, Page
     from mainspring.storage.reads import Reads
@@ -416,6 +417,18 @@ class WorkflowService:
             self._sent.tick()
             self.definitions.tick(self._builds.all)
         self._watch.tick()
+
+    def awaits_times(self) -> bool:
+        """See `jobs.sharing.SignReader`."""
+        return self._alarms.is_empty
+
+    def read_signs(self, signs: Signs) -> None:
+        """See `jobs.sharing.SignReader`."""
+        if self.definitions.any():
+            self._errands.read_sign(signs.errands)
+            self._sent.read_sign(signs.signals)
+        if signs.alarm_us is not None:
+            self._alarms.skip(signs.alarm_us)
 
     # ---- the store's notes after a commit ----
 

@@ -178,6 +178,8 @@ class Delivered(NamedTuple):
     """For each signal whose run this node cannot read, the reason."""
     awaited: Mapping[int, int]
     """For each signal whose run may still be a submission in a user's own transaction, the newest submission that may be it."""
+    elsewhere: bool = False
+    """Whether another node has passed some of them on: two nodes would wait for each other."""
 
     def keeps(self, number: int) -> bool:
         """Return whether a signal stays stored."""

@@ -106,6 +106,15 @@ class Alarms:
         """Fetch and ring, as due."""
         self._agenda.tick()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no alarm is due soon."""
+        return self._agenda.is_empty
+
+    def skip(self, first_us: int) -> None:
+        """Do without the next fetch; see ``storage.agenda.Agenda``."""
+        self._agenda.skip(first_us)
+
     def written(self, alarms: Iterable[tuple[int, int]]) -> None:
         """Add the alarms of runs, by their ids, that this node has just written; 0 is none."""
         ringing = self._ringing

@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 from tests.conformance.suite.paging import answer
 
 from mainspring.jobs import store as job_ops
 from mainspring.jobs.model import Options, encode_options
+from mainspring.resources.rules import FunctionLimits, Limits
+from mainspring.resources.store import SaveLimits
+from mainspring.schedules import store as schedule_ops
+from mainspring.schedules.model import Every, Schedule
 from mainspring.workflows import sent_signals
 from mainspring.workflows import store as ops
 from mainspring.workflows.client_signals import signal_runs
@@ -98,6 +103,11 @@ def test_a_signal_reaches_its_run_once_whatever_nodes_and_how_often_they_deliver
             assert [*await asyncio.gather(deliver(one, found), deliver(two, found))] == [{}, {}]
             await deliver(two, found)
             assert await signals(one, run) == [("s", b"%d" % number) for number in range(20)]
+            await other.execute(SIGNAL, "order-1", "s", b"20")
+            fresh = await sent(one)
+            for signals_of, elsewhere in ((fresh.signals, False), (fresh.signals, True)):
+                (delivered,) = await two.group(DeliverSignals([*signals_of], NOW))
+                assert delivered == ops.Delivered({}, {}, elsewhere)
 
     asyncio.run(test())
 
@@ -354,5 +364,56 @@ def test_the_handle_of_a_submission_that_has_joined_a_run_reaches_that_run(datab
             await deliver(one)
             assert await signals(one, run) == [("paid", b"1"), ("paid", b"2")]
             assert await refused(other) == []
+
+    asyncio.run(test())
+
+
+# ---- signs
+
+
+async def signs(one: Node, *, times: bool = True) -> job_ops.Signs:
+    (backlog,) = await one.group(job_ops.ReadBacklog(times=times))
+    assert isinstance(backlog, job_ops.Backlog)
+    assert backlog.signs is not None
+    return backlog.signs
+
+
+def test_a_reading_of_the_backlog_has_signs_of_what_other_parts_have_to_do(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as user:
+            nothing = job_ops.Signs(0, errands=False, signals=False, alarm_us=0, fire_us=0)
+            assert await signs(one) == nothing
+            assert await signs(one, times=False) == nothing._replace(alarm_us=None, fire_us=None)
+            await begin(one)
+            before = await signs(one)
+            assert before.alarm_us, "its timeout"
+            assert before == nothing._replace(alarm_us=before.alarm_us)
+
+            await user.execute(SIGNAL, "order-1", "approved", b"")
+            assert await signs(one) == before._replace(signals=True)
+            await deliver(one)
+            assert await signs(one) == before
+
+            await user.execute("INSERT INTO errands (errand) VALUES ('')")
+            assert await signs(one) == before._replace(errands=True)
+            await user.execute("DELETE FROM errands")
+
+            put = schedule_ops.Change(
+                "put", "nightly", 0, Schedule(name="nightly", function=b"f", trigger=Every(60 * 1_000_000))
+            )
+            await one.group(schedule_ops.SaveSchedules([put], NOW))
+            with_fire = await signs(one)
+            assert NOW < (with_fire.fire_us or 0) <= NOW + 60_000_000
+            assert with_fire == before._replace(fire_us=with_fire.fire_us)
+
+            found = set()
+            limits = [FunctionLimits(name, commanded=Limits(concurrency=2)) for name in (b"f", b"g")]
+            for version in range(3):
+                for one_limit in limits:
+                    await one.group(SaveLimits(replace(one_limit, version=version)))
+                    found.add((await signs(one)).limits)
+            await one.group(SaveLimits(limits[0]))  # of another node, too late: it changes nothing
+            assert len(found) == 6
+            assert (await signs(one)).limits == max(found)
 
     asyncio.run(test())

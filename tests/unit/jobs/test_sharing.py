@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.shared_memory import SharedMemoryEngine, SharedTables
 
+from mainspring.errors import StoreError, StoreUnavailableError
 from mainspring.events import Abandoned
-from mainspring.jobs import sharing
+from mainspring.jobs import function_limits, sharing
 from mainspring.jobs.maintenance import TICK_INTERVAL
 from mainspring.jobs.model import Job, Options, Retry, failure
-from mainspring.jobs.store import ReadBacklog, Withdrawn
+from mainspring.jobs.store import SIGNS_LAST, Backlog, ReadBacklog, Signs, Withdrawn
 from mainspring.resources.rules import Limits
+from mainspring.resources.store import ListLimits
 from mainspring.storage import commit_queue
 from mainspring.testing import ManualClock
 
@@ -21,8 +23,10 @@ from .a_node import Node, side
 from .test_functions import limit
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mainspring.jobs.held import Worker
-    from mainspring.storage.engine import Operation
+    from mainspring.storage.engine import Answer, Answered, Budget, Committed, Operation, Query
 
 
 @pytest.fixture
@@ -216,9 +220,12 @@ def test_of_idle_nodes_one_reads_the_backlog_each_second(number: int, monkeypatc
             node.commit()
     times = [begin, *(at for at, _ in read), clock.monotonic()]
     assert max(later - earlier for earlier, later in pairwise(times)) <= sharing.BACKLOG_INTERVAL + TICK_INTERVAL
-    assert len(read) <= seconds / sharing.BACKLOG_INTERVAL * max(number / sharing.MAX_IDLE_NODES, 1) + number
+    assert len(read) <= seconds / sharing.BACKLOG_INTERVAL * max(number / sharing.IDLE_INTERVALS, 1) + number
     by_node = [sum(reader == node for _, reader in read) for node in range(number)]
     assert max(by_node) - min(by_node) <= 1
+    assert sharing.BACKLOG_INTERVAL * sharing.IDLE_INTERVALS + 2 * TICK_INTERVAL < SIGNS_LAST, (
+        "the next signs come in time"
+    )
 
 
 def look(node: Node) -> None:
@@ -366,3 +373,82 @@ def test_the_worker_at_another_node_is_asked_to_stop_a_job_of_a_run(nodes: list[
     there.commit()
     assert side(worker).pop_events() == ["stop activity: cancelled"]
     assert held.cancelled
+
+
+class SigningEngine(SharedMemoryEngine):
+    """A store with signs, which counts the reads of limits and may fail one."""
+
+    reads = 0
+    fails = False
+    signs: Signs | None = Signs(0, errands=False, signals=False)
+
+    def commit(self, group: Sequence[Operation], committed: Committed, answer: Answer) -> None:
+        def with_signs(outcomes: Sequence[Any] | StoreError) -> None:
+            assert not isinstance(outcomes, StoreError)
+            committed([one._replace(signs=self.signs) if isinstance(one, Backlog) else one for one in outcomes])
+
+        super().commit(group, with_signs, answer)
+
+    def read(self, query: Query[Any], budget: Budget, answered: Answered) -> None:
+        self.reads += isinstance(query, ListLimits)
+        if self.fails:
+            self.fails = False
+            answered(StoreUnavailableError("away"))
+        else:
+            super().read(query, budget, answered)
+
+
+def test_limits_are_read_when_a_sign_tells_that_they_have_changed() -> None:
+    content = SharedTables(ManualClock().wall)
+    engine = SigningEngine(content)
+    here = Node(engine=engine)
+    there = Node(here, engine=SharedMemoryEngine(content))
+
+    def reads(seconds: float) -> int:
+        before = engine.reads
+        here.wait(seconds)
+        return engine.reads - before
+
+    here.wait(5)
+    assert reads(30) == 0
+    limit(there, Limits(concurrency=3))
+    engine.signs, engine.fails = Signs(1, errands=False, signals=False), True
+    assert reads(2 * sharing.BACKLOG_INTERVAL) == 2, "the first one has failed"
+    assert here.service.functions.limits(b"f") == Limits(concurrency=3)
+    assert reads(30) == 0
+    engine.signs = None
+    assert reads(30) >= 30 / function_limits.READ_INTERVAL - 2
+
+
+def test_times_are_read_with_the_backlog_while_nothing_is_due() -> None:
+    """Otherwise the parts read them, more exactly."""
+    node = Node(engine=SigningEngine(SharedTables(ManualClock().wall)))
+    asked: list[bool] = []
+    read: list[Signs] = []
+    waits = True
+
+    class Reader:
+        def awaits_times(self) -> bool:
+            return waits
+
+        def read_signs(self, signs: Signs) -> None:
+            read.append(signs)
+
+    put = node.life.commits.put
+
+    def noting(operation: Operation, *callbacks: Any) -> None:
+        if isinstance(operation, ReadBacklog):
+            asked.append(operation.times)
+        put(operation, *callbacks)
+
+    assert node.service.sharing is not None
+    node.service.sharing.add_reader(Reader())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.life.commits, "put", noting)
+        look(node)
+        waits = False
+        node.background("waits")
+        look(node)
+    assert asked[0] is True
+    assert asked[-1] is False
+    assert read == [SigningEngine.signs] * len(asked)

@@ -236,3 +236,45 @@ def test_a_node_handles_an_item_that_others_may_not_have_fetched(desk: Desk) -> 
     desk.until(FETCH_INTERVAL * IDLE_FACTOR + 0.5 + TAKEOVER_DELAY - 0.01)
     assert [item for _, item in desk.done] == ["x"], "the first in line has had time to fetch the other one"
     assert desk.done[0][0] == pytest.approx(1, abs=0.01)
+
+
+def test_an_empty_agenda_skips_fetches_while_nothing_is_due(desk: Desk) -> None:
+    for second in range(3, 30, 3):
+        desk.agenda.skip(0)
+        desk.until(second)
+        desk.agenda.tick()
+    assert desk.asked == []
+    desk.agenda.skip(desk.us(40))
+    desk.until(27 + FETCH_INTERVAL * IDLE_FACTOR)
+    desk.agenda.tick()
+    assert len(desk.asked) == 1, "it has skipped none for long"
+    desk.answer(following=40)
+    while desk.now < 40:
+        desk.agenda.skip(desk.us(40))
+        desk.until(desk.now + 0.25)
+        if desk.asked:
+            assert desk.now >= 40 - FETCH_AHEAD
+            desk.answer(("a", 40))
+    desk.until(41)
+    assert desk.done == [(40.0, "a")]
+
+
+@pytest.mark.parametrize("items", [[("a", 2.0)], [("x", 2.0)]])
+def test_an_agenda_with_items_skips_no_fetch(desk: Desk, items: list[tuple[str, float]]) -> None:
+    """The first time may be older than its last fetch."""
+    desk.agenda.fetch()
+    desk.agenda.skip(0)
+    desk.answer(*items)
+    assert not desk.agenda.is_empty
+    desk.agenda.skip(0)
+    desk.until(FETCH_INTERVAL)
+    desk.agenda.tick()
+    assert desk.asked
+
+
+def test_an_item_that_is_due_soon_is_fetched(desk: Desk) -> None:
+    for seconds in (-1.0, FETCH_AHEAD - 0.1):
+        desk.agenda.skip(desk.us(desk.now + seconds))
+    desk.until(FETCH_INTERVAL)
+    desk.agenda.tick()
+    assert len(desk.asked) == 1

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainspring.errors import StoreError
+from mainspring.jobs.store import SIGNS_LAST
 from mainspring.storage.reads import RETRY_DELAY, SetAside
 from mainspring.testing.passing_time import ManualClock
 from mainspring.workflows.cross_run import ErrandsAside
@@ -24,6 +25,8 @@ class Commits:
         self.under_way: list[tuple[Callable[[RanErrands], None], Callable[[StoreError], None]]] = []
         self.looks: list[Callable[[bool], None]] = []
         """The answers to queries whether there are stored errands."""
+        self.after: list[int] = []
+        """The errands behind which they ask."""
         self.from_first: list[bool] = []
         """Whether each operation tries those that are set aside."""
 
@@ -37,7 +40,7 @@ class Commits:
 
     def ask(self, query: HasErrands, found: Callable[[bool], None], failed: object) -> None:
         del failed
-        assert query == HasErrands(0)
+        self.after.append(query.after)
         self.looks.append(found)
 
     def end(
@@ -148,6 +151,7 @@ def test_one_node_does_the_errands_of_others_that_have_stopped(*, looks: bool) -
         assert not commits.looks, "it has looked just now"
         clock.advance(LOOK_INTERVAL)
         loop.tick()
+        assert commits.after == [0] * len(commits.after)
         assert len(commits.looks) == looks
         for found in commits.looks:
             found(are_there)
@@ -166,3 +170,43 @@ def test_errands_that_another_node_does_are_tried_at_the_next_tick() -> None:
     commits.end()
     loop.tick()
     assert commits.under_way == []
+
+
+def test_signs_take_the_place_of_looks_for_errands() -> None:
+    commits, clock = Commits(), ManualClock()
+    loop = loop_of(commits, looks=True, clock=clock)
+    loop.tick()
+    commits.end()
+    for _ in range(5):
+        loop.read_sign(False)
+        clock.advance(3)
+        loop.tick()
+    assert not commits.looks
+    clock.advance(SIGNS_LAST)
+    loop.tick()
+    assert len(commits.looks) == 1, "without signs, the node looks by itself"
+
+
+def test_errands_that_signs_tell_are_done_once_at_a_time() -> None:
+    commits, clock = Commits(), ManualClock()
+    loop = loop_of(commits, clock=clock)
+    loop.tick()
+    commits.end()
+    loop.read_sign(True)
+    loop.read_sign(True)
+    assert len(commits.under_way) == 1
+    commits.end()
+    assert commits.under_way == []
+
+
+def test_a_sign_of_errands_that_are_set_aside_starts_a_look_behind_them() -> None:
+    commits, clock = Commits(), ManualClock()
+    loop = loop_of(commits, clock=clock)
+    loop.tick()
+    aside = ErrandsAside()
+    aside.after = 8
+    commits.end(aside=aside)
+    loop.read_sign(True)
+    assert (commits.after, commits.under_way) == ([8], [])
+    commits.looks.pop()(True)
+    assert len(commits.under_way) == 1

@@ -515,8 +515,9 @@ GROUP BY function, state, priority HAVING sum(number) <> 0;
 SELECT id, namespace, name FROM functions WHERE id > $1 ORDER BY id LIMIT $2;
 
 -- The counts of unfinished jobs, as the statement `counts` reads them; the next times are in a row without a function.
+-- The last row has the inbox, the next times, and the signs.
 -- name: read_backlog
-SELECT function, state, priority, sum(number)::bigint, NULL::bigint FROM (
+SELECT function, state, priority, sum(number)::bigint, NULL::bigint, NULL::bigint[] FROM (
     SELECT function, state, priority, number FROM counts WHERE state < {succeeded} AND ($4::int[] IS NULL OR function = ANY ($4))
     UNION ALL
     SELECT entry.* FROM terms t
@@ -529,7 +530,13 @@ UNION ALL
 SELECT NULL, (EXISTS (SELECT FROM inbox WHERE id >= $3))::int::smallint, NULL,
     (SELECT due_us FROM jobs WHERE state = {scheduled} AND due_us >= $1 ORDER BY due_us LIMIT 1),
     (SELECT expires_us FROM jobs
-        WHERE expires_us > 0 AND state < {leased} AND attempt = 0 AND suspects < 65536 AND expires_us >= $2 ORDER BY expires_us LIMIT 1);
+        WHERE expires_us > 0 AND state < {leased} AND attempt = 0 AND suspects < 65536 AND expires_us >= $2 ORDER BY expires_us LIMIT 1),
+    ARRAY[
+        (SELECT coalesce(sum(version), 0)::bigint FROM limits),
+        (SELECT number FROM errands ORDER BY number LIMIT 1),
+        (SELECT number FROM sent_signals ORDER BY number LIMIT 1),
+        CASE WHEN $5 THEN coalesce((SELECT due_us FROM runs_open WHERE due_us IS NOT NULL ORDER BY due_us, id LIMIT 1), 0) END,
+        CASE WHEN $5 THEN coalesce((SELECT next_us FROM schedules WHERE next_us IS NOT NULL ORDER BY next_us, name LIMIT 1), 0) END];
 
 -- Lists are in the order of ids. Jobs are read from the newest on until enough match; if few jobs are in the requested state, the
 -- index of that state finds them sooner.

@@ -154,13 +154,17 @@ async def read_backlog(tx: Transaction, operations: Sequence[ops.ReadBacklog]) -
         floors.expiring.place,
         floors.inbox.place,
         None if only is None else list(only),
+        any(operation.times for operation in operations),
     )
     counts = {key: number for key, number in tx.deltas.items() if only is None or key[0] in only}
     times: list[int] = []
     inbox_waits = False
-    for function, state, priority, number, expires_us in records:
+    signs = None
+    for function, state, priority, number, expires_us, found in records:
         if function is None:
             inbox_waits = bool(state)
+            limits, errand, signal, alarm_us, fire_us = found
+            signs = ops.Signs(limits, errand is not None, signal is not None, alarm_us, fire_us)
             times = [time for time in (number, expires_us) if time is not None]
         else:
             key = (function, state, priority)
@@ -175,7 +179,7 @@ async def read_backlog(tx: Transaction, operations: Sequence[ops.ReadBacklog]) -
             if state == _PENDING:
                 pending[name, priority] = pending.get((name, priority), 0) + number
     refused = await submitting.refused(tx, floors)
-    return [ops.Backlog(pending, live, min(times, default=0), inbox_waits, refused) for _ in operations]
+    return [ops.Backlog(pending, live, min(times, default=0), inbox_waits, refused, signs) for _ in operations]
 
 
 async def count(tx: Transaction, operations: Sequence[ops.Count]) -> list[dict[tuple[bytes, int, int], int]]:

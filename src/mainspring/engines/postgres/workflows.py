@@ -427,7 +427,8 @@ class PostgresWorkflowUnit(WorkflowUnit):
         except BehindAwaitedError as error:
             raise OvertakenError(str(error)) from error
         await self._runs.settle_sent([one.number for one in sent if not delivered.keeps(one.number)], refused)
-        return lambda: delivered
+        outcome = delivered._replace(elsewhere=len(sent) < len(operation.sent))
+        return lambda: outcome
 
     async def _ring(self, operation: ops.RingAlarms) -> Callable[[], dict[int, int]]:
         """Ring the alarms of the runs that this transaction has."""

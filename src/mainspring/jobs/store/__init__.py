@@ -34,6 +34,7 @@ from mainspring.jobs.store.life import (
 )
 from mainspring.jobs.store.nodes import (
     LIVE,
+    SIGNS_LAST,
     Backlog,
     Count,
     Counted,
@@ -50,6 +51,7 @@ from mainspring.jobs.store.nodes import (
     RefusedSubmissions,
     ShowCounts,
     ShowJob,
+    Signs,
     Subscribe,
     Unsubscribe,
     fitting,
@@ -62,6 +64,7 @@ from mainspring.jobs.store.nodes import (
 __all__ = [
     "KEYS_PER_CLAIM",
     "LIVE",
+    "SIGNS_LAST",
     "After",
     "Assign",
     "Backlog",
@@ -96,6 +99,7 @@ __all__ = [
     "Settle",
     "ShowCounts",
     "ShowJob",
+    "Signs",
     "Submit",
     "SubmitOnce",
     "Subscribe",

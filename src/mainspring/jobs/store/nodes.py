@@ -128,6 +128,8 @@ class ReadBacklog(Operation):
     phase = Phase.READ
     reads = True
     functions: Sequence[bytes] | None = None
+    times: bool = False
+    """Whether to read the times in `Signs`, too."""
 
 
 class Backlog(NamedTuple):
@@ -143,6 +145,27 @@ class Backlog(NamedTuple):
     """Whether the inbox has jobs that users submitted in their own transactions."""
     refused: RefusedSubmissions | None = None
     """Those of them that became no jobs; None if the store did not look for them this time."""
+    signs: Signs | None = None
+    """None: the store has none."""
+
+
+SIGNS_LAST: Final = 4.5
+"""Seconds for which a sign that there is nothing to do takes the place of a part's own look: the next one comes before."""
+
+
+class Signs(NamedTuple):
+    """Work for other parts of a node. The statement that reads the backlog finds it, because idle nodes send few."""
+
+    limits: int
+    """It rises with each change of limits of functions."""
+    errands: bool
+    """Whether requests of runs to other runs are stored."""
+    signals: bool
+    """Whether signals wait that users have sent in transactions of their own."""
+    alarm_us: int | None = None
+    """The first alarm of a run; 0: there is none, None: it was not asked for."""
+    fire_us: int | None = None
+    """The same of the fire times of schedules."""
 
 
 REFUSED: Final = "refused_submissions"
