@@ -72,6 +72,8 @@ class _Ready(str):
 
 
 def _json(value: Any) -> _Ready:
+    if isinstance(value, _Ready):
+        value = str(value)
     return _Ready(_encode(None if isinstance(value, Undefined) else value).decode())
 
 

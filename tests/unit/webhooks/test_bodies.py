@@ -196,6 +196,7 @@ def test_a_template_for_text_has_its_own_type() -> None:
             "{{ 'x' in data.tags }} {{ 'z' not in data.tags }} {{ 'error' in data }} {{ 1 in data.missing }}",
             "true true true false",
         ),
+        ("{{ function|json|json }}", '"\\"pay\\""'),
         ("{# a comment #}{% raw %}{{ x }}{% endraw %}", "{{ x }}"),
     ],
 )
