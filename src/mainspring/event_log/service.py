@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Final
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError
 from mainspring.event_log.store import (
+    EndSeries,
     NumberEvents,
+    RecordEvents,
+    RecordSeries,
     SaveInterests,
     ShowInterests,
     ShowLogEnds,
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
-    from mainspring.event_log.interests import CurrentInterests, Interest
+    from mainspring.event_log.interests import CurrentInterests, Interest, NewEvent
     from mainspring.event_log.store import AllInterests, LogEnds, Numbered
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import Reads
@@ -40,6 +43,8 @@ READER_SECONDS: Final = 600.0
 """Seconds for which the interest of a reader lasts: it may be away for that time and miss nothing."""
 MOST_INTERESTS: Final = 2_000
 """Interests of a store: each event is compared with those that have its type."""
+MOST_UNRECORDED: Final = 10_000
+"""Events without an operation that wait for a store that is away."""
 EVENTS_KEY: Final = "events"
 """The name by which one node is the first that sweeps, and that numbers events of nodes that have ended."""
 
@@ -77,6 +82,7 @@ class EventLog:
         self._listeners: dict[Callable[[], None], None] = {}
         self._own_listeners: dict[Callable[[], None], None] = {}
         self._change_listeners: dict[Callable[[], None], None] = {}
+        self._unrecorded: list[NewEvent] = []
         self._all: AllInterests | None = None
         self._is_numbering = self._has_more = self._is_reloading = self._is_telling = False
         self._look_at = self._reload_at = self._sweep_at = clock.monotonic()
@@ -134,6 +140,29 @@ class EventLog:
         self._is_telling = False
         for listener in [*self._listeners]:
             listener()
+
+    # ---- events without an operation ----
+
+    def record(self, event: NewEvent) -> None:
+        """Record an event that no operation causes, if somebody wants it, with the group that is committed next."""
+        if self._current.now.wants(event):
+            self._put([event])
+
+    def _put(self, events: list[NewEvent]) -> None:
+        self._commits.put(RecordEvents(events), lambda _: None, lambda _: self._not_recorded(events))
+
+    def _not_recorded(self, events: list[NewEvent]) -> None:
+        """Keep events for the next look: the store was away, or another term begins."""
+        self._unrecorded += events[: max(MOST_UNRECORDED - len(self._unrecorded), 0)]
+
+    def note(self, key: bytes, event: NewEvent, pause_us: int) -> None:
+        """Note that a state goes on: the event is recorded when it begins, if somebody wants it; see `RecordSeries`."""
+        if self._current.now.wants(event):
+            self._commits.put(RecordSeries(key, event, self._now_us(), pause_us), lambda _: None, lambda _: None)
+
+    def end(self, key: bytes) -> None:
+        """Note that a state has ended, which this node has noted before."""
+        self._commits.put(EndSeries(key), lambda _: None, lambda _: None)
 
     # ---- interests ----
 
@@ -215,6 +244,9 @@ class EventLog:
         if now < self._look_at:
             return
         self._look_at = now + LOOK_INTERVAL
+        if self._unrecorded:
+            events, self._unrecorded = self._unrecorded, []
+            self._put(events)
         self._grown_anywhere()
         if not self._current.now:
             return

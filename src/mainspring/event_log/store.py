@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import msgspec
 
 from mainspring.event_log.interests import Interest, InterestSet
+from mainspring.event_log.types import RUN_STRANDED, WORKER_LOST
 from mainspring.namespaces import ANY
 from mainspring.sizes import CANNOT_READ
 from mainspring.storage.engine import Operation, Page, PageQuery, Phase, Query, matching
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 
     from mainspring.event_log.interests import CurrentInterests, NewEvent
     from mainspring.storage.engine import Meter
@@ -120,6 +121,55 @@ class SaveInterests(Operation):
 
     def __post_init__(self) -> None:
         self.rows = len(self.saved) + len(self.removed)
+
+
+class RecordEvents(Operation):
+    """Record events that no other operation causes, in the group of what has caused them if there is one. Outcome: None."""
+
+    phase = Phase.EVENTS
+    causes = frozenset({WORKER_LOST})
+    events: Sequence[NewEvent]
+
+    def __post_init__(self) -> None:
+        self.rows = len(self.events)
+
+    def caused(self, outcome: None) -> Sequence[NewEvent]:
+        """Return the events."""
+        del outcome
+        return self.events
+
+
+class RecordSeries(Operation):
+    """Note that a state goes on, and record an event if it has just begun. Outcome: whether it has.
+
+    It has if no node has noted it for ``pause_us``. Some node notes it more often than that.
+    """
+
+    phase = Phase.EVENTS
+    causes = frozenset({RUN_STRANDED})
+    key: bytes
+    """The same for all nodes."""
+    event: NewEvent
+    now_us: int
+    pause_us: int
+
+    def __post_init__(self) -> None:
+        self.urgent = False
+
+    def caused(self, outcome: bool) -> Iterator[NewEvent]:
+        """Yield the event, if the state has begun."""
+        if outcome:
+            yield self.event
+
+
+class EndSeries(Operation):
+    """Note that a state has ended: the next `RecordSeries` of the key begins another one. Outcome: None."""
+
+    phase = Phase.EVENTS
+    key: bytes
+
+    def __post_init__(self) -> None:
+        self.urgent = False
 
 
 class NumberEvents(Operation):

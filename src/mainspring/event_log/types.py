@@ -68,6 +68,13 @@ class RunFields(Fields):
     ran_us: Annotated[int, about("How long the run was open, in microseconds.")] = 0
 
 
+class StrandedFields(Fields):
+    """Of an event about the runs of a version without a worker."""
+
+    version: Annotated[str, about("The version of the workflow.")] = ""
+    runs: Annotated[int, about("How many runs need a decision.")] = 0
+
+
 class ScheduleFields(Fields):
     """Of an event about a schedule."""
 
@@ -141,6 +148,7 @@ RUN_TIMED_OUT: Final = "run.timed_out"
 RUN_TERMINATED: Final = "run.terminated"
 RUN_PARKED: Final = "run.parked"
 RUN_UNPARKED: Final = "run.unparked"
+RUN_STRANDED: Final = "run.stranded"
 FIRED: Final = "schedule.fired"
 MISSED: Final = "schedule.missed"
 SCHEDULE_PAUSED: Final = "schedule.paused"
@@ -181,6 +189,12 @@ TYPES: Final = {
         ),
         EventType(RUN_UNPARKED, Subject.RUN, RunFields, "A parked run goes on."),
         EventType(
+            RUN_STRANDED,
+            Subject.RUN,
+            StrandedFields,
+            "Runs of a version have waited for a minute for a worker with their code; once until they wait no longer.",
+        ),
+        EventType(
             FIRED, Subject.SCHEDULE, ScheduleFields, "A schedule has started a job for a fire time, or joined one."
         ),
         EventType(MISSED, Subject.SCHEDULE, ScheduleFields, "A fire time was skipped; the reason says why."),
@@ -193,6 +207,12 @@ TYPES: Final = {
             Subject.FUNCTION,
             FunctionFields,
             "A job of the function has failed for good: the first one of a series, or the 10th, the 100th, and so on.",
+        ),
+        EventType(
+            WORKER_LOST,
+            Subject.WORKER,
+            MemberFields,
+            "A worker has ended or fallen silent while it had jobs, or has ended without a goodbye.",
         ),
         EventType(NODE_JOINED, Subject.NODE, MemberFields, "A node takes part: it has begun a term."),
         EventType(
@@ -208,8 +228,8 @@ TYPES: Final = {
 
 JOBS: Final = frozenset(name for name, one in TYPES.items() if one.subject is Subject.JOB)
 """The types about jobs."""
-RUNS: Final = frozenset(name for name, one in TYPES.items() if one.subject is Subject.RUN)
-"""The types about runs."""
+RUNS: Final = frozenset(name for name, one in TYPES.items() if one.fields is RunFields)
+"""The types about single runs."""
 
 
 def types_of(patterns: Iterable[str]) -> frozenset[str]:

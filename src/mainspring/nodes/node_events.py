@@ -1,6 +1,7 @@
-"""Events about nodes: the begins of their terms, and those ends of terms that they have not written themselves.
+"""Events about nodes and workers.
 
-They belong to no namespace, as acts on nodes do.
+Those about nodes are the begins of their terms, and the ends that they have not written themselves. They belong to no namespace,
+as acts on nodes do.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from mainspring.event_log.interests import NewEvent
-from mainspring.event_log.types import NODE_DEAD, NODE_JOINED, MemberFields
+from mainspring.event_log.types import NODE_DEAD, NODE_JOINED, WORKER_LOST, MemberFields
 from mainspring.namespaces import ANY
 
 TYPES: Final = frozenset({NODE_JOINED, NODE_DEAD})
@@ -27,3 +28,8 @@ def joined(node: str) -> NewEvent:
 def dead(node: str, why: str, *, jobs: int, by: str = "") -> NewEvent:
     """Return the event of a node whose term ended without its goodbye. ``by`` is the node that has ended the term."""
     return NewEvent(NODE_DEAD, ANY, "", node, 0, MemberFields(node=by, jobs=jobs, why=why))
+
+
+def worker_lost(worker: str, why: str, *, namespace: str, node: str, jobs: int) -> NewEvent:
+    """Return the event of a worker that was lost to a node with a number of jobs."""
+    return NewEvent(WORKER_LOST, namespace, "", worker, 0, MemberFields(node=node, jobs=jobs, why=why))

@@ -47,6 +47,7 @@ from mainspring.jobs.service import JobService
 from mainspring.jobs.user_data import ArgumentRules
 from mainspring.log_limit import AttemptLog
 from mainspring.namespaces import split
+from mainspring.nodes import node_events
 from mainspring.nodes.strategies import strategy
 from mainspring.schedules.service import ScheduleService
 from mainspring.server.engines import run_limits, run_slice
@@ -194,6 +195,19 @@ async def open_node(
             log_readers.received,
             (lambda: None) if interests is None else interests.changed,
         )
+    events = None
+    if interests is not None:
+        events = EventLog(
+            commits,
+            reads,
+            job_clock,
+            interests,
+            loop.call_soon,
+            first=None if fleet is None else fleet.first_in_line,
+            announce=(lambda _: None) if fleet is None else fleet.tell_others,
+            retention=jobs.event_retention,
+            most=jobs.event_limit,
+        )
     set_aside = SetAside(job_clock)
     runs = run_slice(engine)
     roots = None if runs is None else RootRuns(commits, job_clock, failed_builds=runs.cache.failed_builds)
@@ -234,6 +248,7 @@ async def open_node(
             step_secret=lambda: engine.step_secret,
             fetching=fetching,
             set_aside=set_aside,
+            events=events,
         )
         runs.subscribe(workflows)
     schedules = ScheduleService(
@@ -265,19 +280,6 @@ async def open_node(
             is_held=lambda job_id: service.table.find(job_id) is not None,
             root_of=(lambda run: run) if runs is None else runs.cache.root_of,
             type_of=(lambda _: None) if runs is None else runs.cache.type_of,
-        )
-    events = None
-    if interests is not None:
-        events = EventLog(
-            commits,
-            reads,
-            job_clock,
-            interests,
-            loop.call_soon,
-            first=None if fleet is None else fleet.first_in_line,
-            announce=(lambda _: None) if fleet is None else fleet.tell_others,
-            retention=jobs.event_retention,
-            most=jobs.event_limit,
         )
     opened = await engine.open(settings.name, loop.call_soon_threadsafe, service.lifecycle)
     handles.use_names(opened.nodes)
@@ -387,6 +389,11 @@ async def open_node(
     numbers = LiveStreams(service, namespace_calls.figures, worker_calls.number_in, other_nodes, namespace_calls.shown)
     api.add_streams(numbers.followers)
     api.add_streams(VersionStreams(service, api.answer_unrecorded).followers)
+
+    def worker_lost(worker: str, namespace: str, jobs: int, why: str) -> None:
+        if events is not None:
+            events.record(node_events.worker_lost(worker, why, namespace=namespace, node=settings.name, jobs=jobs))
+
     face = GearmanFace(
         service,
         peers,
@@ -400,6 +407,7 @@ async def open_node(
         keyed_submits=KeyedSubmits(submits, access.replies, service),
         refusals=refusals,
         remote_load=fleet.remote_load if fleet is not None and settings.fleet.status else None,
+        worker_lost=worker_lost,
     )
     oldest = Oldest(service.roster.functions, reads, job_clock)
     mine: Callable[[str], bool] = (lambda _: True) if fleet is None else fleet.first_in_line

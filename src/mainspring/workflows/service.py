@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from mainspring.access.caller import Act
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
+    from mainspring.event_log.service import EventLog
     from mainspring.jobs.held import Held, Worker
     from mainspring.jobs.model import Job
     from mainspring.jobs.roots import Joined
@@ -289,7 +290,7 @@ class WorkflowService:
     whether this node is the first in line for a name; None if no other node shares the store. ``workers_elsewhere`` returns how
     many workers of other nodes have a function. ``retention`` is the time in seconds for which closed runs are kept.
     ``step_secret`` returns `storage.engine.Engine.step_secret`. ``set_aside`` has the runs and errands that this node cannot
-    read.
+    read. ``events`` records that runs are stranded.
     """
 
     def __init__(
@@ -308,6 +309,7 @@ class WorkflowService:
         step_secret: Callable[[], bytes] = lambda: b"",
         fetching: FetchTimes = FETCH_TIMES,
         set_aside: SetAside | None = None,
+        events: EventLog | None = None,
     ) -> None:
         self._set_aside = SetAside(clock) if set_aside is None else set_aside
         self._commits = commits
@@ -388,6 +390,7 @@ class WorkflowService:
             retention=retention,
             is_shared=is_shared,
             aside=aside,
+            events=events,
         )
         self.versions = VersionTable(commits, reads, clock, self.definitions, builds, workers_elsewhere)
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from mainspring.clock import to_us
+from mainspring.event_log.interests import NewEvent
+from mainspring.event_log.types import RUN_STRANDED, StrandedFields
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Count
 from mainspring.namespaces import DEFAULT
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
+    from mainspring.event_log.service import EventLog
     from mainspring.storage.agenda import FetchTimes, Timers
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import Reads
@@ -181,6 +184,11 @@ STRANDED_AFTER: Final = 60.0
 """Seconds without a worker of its version after which a run that needs a decision is stranded."""
 WARNING_INTERVAL: Final = 60.0
 """Seconds between two warnings about stranded runs."""
+NOTE_INTERVAL: Final = 60.0
+"""Seconds between two notes that runs of a version are stranded."""
+NOTED_FOR_US: Final = 240_000_000
+"""Microseconds after such a note for which others belong to the same time: its end and a new node take a minute each."""
+STRANDED_KEY: Final = b"stranded runs of "
 FORGET_INTERVAL: Final = 3600.0
 """Seconds between two deletions of closed runs."""
 FORGET_DELAY: Final = 60.0
@@ -202,6 +210,12 @@ class Stranded(NamedTuple):
     """Monotonic time."""
 
 
+def stranded_event(runs: Stranded) -> NewEvent:
+    """Return the event of stranded runs."""
+    fields = StrandedFields(version=runs.version, runs=runs.runs)
+    return NewEvent(RUN_STRANDED, runs.namespace, runs.type, "", 0, fields)
+
+
 class Watch:
     """Looks after the runs of a node.
 
@@ -209,6 +223,7 @@ class Watch:
     that were read again. ``served`` returns whether a function of decisions may have a worker at another node.
     ``first`` returns whether this node is the first in line for a name; ``paused`` whether nothing may be written. ``retention``
     is in seconds. ``aside`` returns how many runs are set aside: those stay at the front of what a transaction takes.
+    ``events`` records that runs are stranded.
     """
 
     def __init__(
@@ -226,8 +241,10 @@ class Watch:
         retention: float,
         is_shared: bool,
         aside: Callable[[], int] = lambda: 0,
+        events: EventLog | None = None,
     ) -> None:
         self._aside = aside
+        self._events = events
         self._commits = commits
         self._reads = reads
         self._clock = clock
@@ -254,6 +271,8 @@ class Watch:
         self._unserved: dict[bytes, Stranded] = {}
         """Runs that need a decision, without a worker, by the function of their decisions: since just now or for long."""
         self._warned = -WARNING_INTERVAL
+        self._noted: dict[bytes, float] = {}
+        """When this node has noted last that runs are stranded, in monotonic time."""
 
     def tick(self) -> None:
         """Check, as due; call it about every second."""
@@ -390,6 +409,8 @@ class Watch:
                 if (number := pending.get(function, 0))
             }
             self._warn()
+            if not self._paused():
+                self._note_stranded()
 
         if functions:
             operation = Count([*functions, *unserved])
@@ -400,6 +421,22 @@ class Watch:
         """Return the stranded runs, as of the last look."""
         now = self._clock.monotonic()
         return [one for one in self._unserved.values() if now - one.since >= STRANDED_AFTER]
+
+    def _note_stranded(self) -> None:
+        """Note that runs are stranded, once a minute, if this node is the first in line: their event comes at the begin."""
+        now = self._clock.monotonic()
+        if self._events is None:
+            return
+        for function in self._noted.keys() - self._unserved.keys():
+            del self._noted[function]
+            self._events.end(STRANDED_KEY + function)
+        for function, one in self._unserved.items():
+            is_due = (
+                now - one.since >= STRANDED_AFTER and now - self._noted.get(function, -NOTE_INTERVAL) >= NOTE_INTERVAL
+            )
+            if is_due and self._first(f"stranded {one.namespace} {one.type} {one.version}"):
+                self._noted[function] = now
+                self._events.note(STRANDED_KEY + function, stranded_event(one), NOTED_FOR_US)
 
     def _warn(self) -> None:
         now = self._clock.monotonic()

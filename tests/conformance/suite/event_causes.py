@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainspring.event_log import series, types
+from mainspring.event_log.store import EndSeries, RecordEvents, RecordSeries
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, State, failure
 from mainspring.jobs.rules import Event, Settlement
 from mainspring.namespaces import key
 from mainspring.nodes import node_events
 from mainspring.workflows.requests import FailWorkflowExecution
-from tests.conformance.suite.driver import NOW
+from mainspring.workflows.watch import Stranded, stranded_event
+from tests.conformance.suite.driver import NOW, released
 from tests.conformance.suite.events import ERROR, failed, numbered, want
 from tests.conformance.suite.fixtures import StoreFixtures
 from tests.conformance.suite.flows import Flows
@@ -138,3 +140,36 @@ class EventCauseSuite(StoreFixtures):
         job = store.leased()
         store.settle(Settlement(job, Event.FAIL, 0, ended_us=NOW, error=failure("WorkerLost", "its node was lost")))
         assert self._series(store) == [("f", 1)]
+
+    # ---- workers and stranded runs ----
+
+    def test_events_that_no_operation_causes(self, store: Store) -> None:
+        event = node_events.worker_lost("w1", "it is silent", namespace="team", node="n1", jobs=2)
+        store.group(RecordEvents([event]))
+        want(store, types.WORKER_LOST)
+        job = store.leased()
+        stale, _ = store.group(ops.Settle([released(job)]), RecordEvents([event]))
+        assert stale == set()
+        (found,) = numbered(store)
+        assert (found.type, found.namespace, found.subject) == (types.WORKER_LOST, "team", "w1")
+        assert found.fields == {"node": "n1", "jobs": 2, "why": "it is silent"}
+
+    def test_a_state_that_goes_on_has_one_event(self, store: Store) -> None:
+        want(store, types.RUN_STRANDED)
+        event = stranded_event(Stranded("default", "order", "2", 7, 0.0))
+
+        def note(key: bytes, *times: int) -> list[bool]:
+            return store.group(*(RecordSeries(key, event, NOW + at, 10) for at in times))
+
+        assert note(b"one", 0) == [True]
+        assert note(b"one", 10) == [False]
+        assert note(b"two", 0, 0) in ([True, False], [False, True]), "two nodes in one group"
+        assert note(b"one", 21) == [True]
+        store.reopen()
+        assert note(b"one", 22) == [False]
+        store.group(EndSeries(b"one"), EndSeries(b"three"))
+        assert note(b"one", 23) == [True]
+        found = numbered(store)
+        assert [(one.type, one.function, one.fields) for one in found] == [
+            (types.RUN_STRANDED, "order", {"version": "2", "runs": 7})
+        ] * 4

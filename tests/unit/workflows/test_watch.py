@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from structlog.testing import capture_logs
 
+from mainspring.event_log.types import RUN_STRANDED, StrandedFields
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Count
 from mainspring.testing.passing_time import ManualClock
@@ -15,6 +16,7 @@ from mainspring.workflows.watch import (
     FORGET_DELAY,
     FORGET_INTERVAL,
     LOOK_INTERVAL,
+    NOTE_INTERVAL,
     SHARED_COUNT_INTERVAL,
     STRANDED_AFTER,
     UNPARK_INTERVAL,
@@ -25,6 +27,7 @@ from mainspring.workflows.watch import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mainspring.event_log.interests import NewEvent
     from mainspring.storage.engine import Operation
 
 BUILD = ("default", "order", "1", "b2")
@@ -57,12 +60,19 @@ class Store:
         done(self.answers.pop(0) if self.answers else 0)
 
 
-def opened(store: Store, *, is_shared: bool = False) -> tuple[Watch, ManualClock]:
+def opened(
+    store: Store,
+    *,
+    is_shared: bool = False,
+    events: object = None,
+    first: Callable[[str], bool] = lambda _: True,
+) -> tuple[Watch, ManualClock]:
     clock = ManualClock()
     port = cast("Any", store)
     watch = Watch(
         port, port, clock, builds=lambda: [BUILD], definitions=lambda: store.definitions, keep=store.kept.append,
-        first=lambda _: True, paused=lambda: False, retention=60.0, served=lambda _: False, is_shared=is_shared,
+        first=first, paused=lambda: False, retention=60.0, served=lambda _: False, is_shared=is_shared,
+        events=cast("Any", events),
     )  # fmt: skip
     watch.load(lambda: None, lambda _: None)
     return watch, clock
@@ -213,6 +223,58 @@ def test_runs_without_a_worker_of_their_version_are_stranded_after_a_minute() ->
         ("warning", 4, 60),
         ("warning", 4, 120),
     ]
+
+
+class Log:
+    """The event log of a store that several nodes share: notes and ends of states."""
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[bytes, Any]] = []
+        self.ended: list[bytes] = []
+
+    def note(self, key: bytes, event: NewEvent, pause_us: int) -> None:
+        assert pause_us >= 1e6 * (NOTE_INTERVAL + SHARED_COUNT_INTERVAL + STRANDED_AFTER)
+        self.noted.append((key, (event.type, event.namespace, event.function, event.fields)))
+
+    def end(self, key: bytes) -> None:
+        self.ended.append(key)
+
+
+def test_the_first_node_in_line_notes_once_a_minute_that_runs_are_stranded() -> None:
+    store = Store()
+    store.definitions = [Definition("order", version) for version in "12"]
+    log = Log()
+    mine = [True, False]
+    nodes = [
+        opened(store, events=log, first=lambda _: mine[0]),
+        opened(store, events=log, first=lambda _: mine[1]),
+    ]
+    function = decision_function("default", "order", "2")
+    store.counts = {(decision_function("default", "order", "1"), State.PENDING, 1): 1, (function, State.PENDING, 1): 3}
+
+    def wait(seconds: float) -> None:
+        for _ in range(round(seconds / LOOK_INTERVAL)):
+            for watch, clock in nodes:
+                clock.advance(LOOK_INTERVAL)
+                watch.tick()
+
+    wait(STRANDED_AFTER)
+    assert log.noted == []
+    wait(LOOK_INTERVAL)
+    note = (b"stranded runs of " + function, (RUN_STRANDED, "default", "order", StrandedFields(version="2", runs=3)))
+    assert log.noted == [note]
+    wait(NOTE_INTERVAL - LOOK_INTERVAL)
+    assert log.noted == [note]
+    wait(LOOK_INTERVAL)
+    assert log.noted == [note] * 2
+    mine.reverse()
+    wait(LOOK_INTERVAL)
+    assert log.noted == [note] * 3, "the next node takes over with the same key"
+    store.counts.clear()
+    wait(LOOK_INTERVAL)
+    assert log.ended == [note[0]] * 2
+    wait(NOTE_INTERVAL * 2)
+    assert (len(log.noted), len(log.ended)) == (3, 2)
 
 
 def test_old_runs_and_then_early_signals_are_deleted_until_none_are_left() -> None:

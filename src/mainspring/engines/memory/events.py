@@ -12,11 +12,14 @@ from mainspring.engines.memory.jobs import counts_of
 from mainspring.event_log import series
 from mainspring.event_log.store import (
     AllInterests,
+    EndSeries,
     Event,
     ListEvents,
     LogEnds,
     Numbered,
     NumberEvents,
+    RecordEvents,
+    RecordSeries,
     SaveInterests,
     ShowInterests,
     ShowLogEnds,
@@ -65,6 +68,18 @@ def _count_series(tables: Tables, key: bytes, new: int, at_us: int, pause_us: in
         number = before_us = 0
     tables.event_series[key] = number + new, max(before_us, at_us)
     return series.Series(number + new, before_us)
+
+
+def _record(_: Tables, __: RecordEvents) -> None:
+    """Do nothing: `NewEvents.take` has the events."""
+
+
+def _record_series(tables: Tables, operation: RecordSeries) -> bool:
+    return _count_series(tables, operation.key, 1, operation.now_us, operation.pause_us).number == 1
+
+
+def _end_series(tables: Tables, operation: EndSeries) -> None:
+    tables.event_series.pop(operation.key, None)
 
 
 def _left(tables: Tables, function: bytes) -> int:
@@ -131,6 +146,9 @@ def _number_of(event: Event) -> int:
 
 HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
     SaveInterests: save,
+    RecordEvents: _record,
+    RecordSeries: _record_series,
+    EndSeries: _end_series,
     NumberEvents: _number,
     SweepEvents: _sweep,
 }

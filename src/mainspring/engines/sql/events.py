@@ -8,9 +8,12 @@ from mainspring.engines.sql.statements import LARGEST
 from mainspring.event_log import series
 from mainspring.event_log.store import (
     AllInterests,
+    EndSeries,
     Event,
     ListEvents,
     LogEnds,
+    RecordEvents,
+    RecordSeries,
     SaveInterests,
     ShowInterests,
     ShowLogEnds,
@@ -90,6 +93,24 @@ async def ends(sql: Statements) -> LogEnds:
     return LogEnds(*await sql.first("log_ends"))
 
 
+async def _record(_: Transaction, operations: Sequence[RecordEvents]) -> list[None]:
+    return [None] * len(operations)  # `NewEvents.take` has the events
+
+
+async def _record_series(tx: Transaction, operations: Sequence[RecordSeries]) -> list[bool]:
+    noted = {one.key: one for one in operations}
+    has_begun = {}
+    for key, one in sorted(noted.items()):
+        has_begun[key] = (await _count_series(tx.sql, key, 1, one.now_us, one.pause_us)).number == 1
+    return [noted[one.key] is one and has_begun[one.key] for one in operations]
+
+
+async def _end_series(tx: Transaction, operations: Sequence[EndSeries]) -> list[None]:
+    for key in sorted({one.key for one in operations}):
+        await tx.sql.execute("end_series", key)
+    return [None] * len(operations)
+
+
 async def _sweep(tx: Transaction, operations: Sequence[SweepEvents]) -> list[int]:
     outcomes = []
     for one in operations:
@@ -125,6 +146,12 @@ async def _list(tx: Transaction, query: ListEvents, meter: Meter) -> Page[Event]
     return page
 
 
-HANDLERS: Final[Handlers] = {SaveInterests: save, SweepEvents: _sweep}
+HANDLERS: Final[Handlers] = {
+    SaveInterests: save,
+    RecordEvents: _record,
+    RecordSeries: _record_series,
+    EndSeries: _end_series,
+    SweepEvents: _sweep,
+}
 """Each engine has its own of `NumberEvents`."""
 READERS: Final[Readers] = {ShowInterests: _show_interests, ShowLogEnds: _show_ends, ListEvents: _list}

@@ -45,3 +45,6 @@ RETURNING number, before_us;
 
 -- name: begin_series
 UPDATE event_series SET number = $2 WHERE key = $1;
+
+-- name: end_series
+DELETE FROM event_series WHERE key = $1;

@@ -24,7 +24,7 @@ from mainspring.clock import to_us
 from mainspring.errors import MainspringError
 from mainspring.faces.gearman.calls import Calls
 from mainspring.faces.gearman.guard import NO_CREDENTIALS
-from mainspring.faces.gearman.peers import Strangers
+from mainspring.faces.gearman.peers import IS_SILENT, Strangers
 from mainspring.features import Feature
 from mainspring.ids import TERM_SPAN
 from mainspring.log_limit import LogLimit
@@ -126,8 +126,11 @@ class GearmanFace:
         access: Credentials | None = None,
         keyed_submits: KeyedSubmits | None = None,
         refusals: Refusals | None = None,
+        worker_lost: Callable[[str, str, int, str], object] = lambda *_: None,
     ) -> None:
+        """``worker_lost`` is called with the name and the namespace of a worker, the number of its jobs, and why it is lost."""
         self.service = service
+        self.worker_lost = worker_lost
         self.access: Credentials = access or NO_CREDENTIALS
         """Finds the callers of tokens."""
         self.keyed_submits = keyed_submits
@@ -237,7 +240,7 @@ class GearmanFace:
                 continue
             if peer.silence.check(passed, now_us):
                 self._log_silence("silent workers are disconnected, and their jobs go to others", peer)
-                peer.abort()
+                peer.abort(IS_SILENT)
                 continue
             silent = now - peer.reading.last_read
             if peer.reading.paused_by_server:
@@ -263,7 +266,7 @@ class GearmanFace:
     def close(self) -> None:
         """End all connections once their written data is sent."""
         for peer in list(self.peers.connected):
-            peer.close()
+            peer.close("")
 
 
 KEY_LIMIT: Final = 255

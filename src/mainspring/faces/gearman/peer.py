@@ -11,7 +11,7 @@ from mainspring.access.caller import LOCAL, NOBODY
 from mainspring.faces.gearman.face import SIGN_IN_BYTES
 from mainspring.faces.gearman.guard import Guard
 from mainspring.faces.gearman.peer_io import UNREAD, Outbox, Outgoing, Outstanding, Reading
-from mainspring.faces.gearman.peers import Silence, give_back
+from mainspring.faces.gearman.peers import CUT, ENDED, IS_SILENT, Silence, give_back
 from mainspring.faces.gearman.submits import PlainListener, ResultListener, Submits
 from mainspring.faces.gearman.worker_side import WorkerSide
 from mainspring.namespaces import DEFAULT, key, name_text
@@ -144,6 +144,8 @@ class Peer:
         """All of its workers."""
         self.decisions: Decisions | None = None
         """Its worker for decisions, if it has one."""
+        self._is_lost = False
+        """Whether its workers were reported as lost since the peer sent something last."""
         self.namespace = DEFAULT
         """The namespace of all names in its messages."""
         self.use_caller(caller)
@@ -331,6 +333,10 @@ class Peer:
     def _silent(self, silent: bool) -> None:
         """Assign nothing to a silent worker, and prefer it for nothing; or assign to it again."""
         self._hold_back()
+        if not silent:
+            self._is_lost = False
+        elif jobs := self._held():
+            self._lose(IS_SILENT, jobs)
         if silent and self.decisions is not None:
             self.decisions.forget()
         self.face.silent_changed(self, silent)
@@ -341,39 +347,61 @@ class Peer:
         for side in self.sides:
             side.withhold() if withheld else side.resume()
 
-    def _finish(self) -> None:
+    def _finish(self, why: str) -> None:
         """Handle no more messages, and end the workers."""
         self.reading.finish()
-        self._end_workers()
+        self._end_workers(why)
 
-    def _end_workers(self) -> None:
+    def _end_workers(self, why: str) -> None:
         """End the workers: they send no results any more, and could receive jobs and die."""
         if self.ends_at is None:
             self.ends_at = self.service.clock.monotonic() + ENDING_LIMIT
+            jobs = self._held()
             sides, self.sides = self.sides, []
             for side in sides:
                 side.gone()
+            if jobs or (why != CUT and self._was_to_go_on()):
+                self._lose(why, jobs)
+
+    def _held(self) -> int:
+        """Return the number of jobs that the workers of this peer have."""
+        return sum(len(worker.running) for worker in self.workers)
+
+    def _was_to_go_on(self) -> bool:
+        """Return whether the workers have not said goodbye. Plain Gearman has no goodbye."""
+        worker = self.worker
+        streams = (worker is not None and worker.streams) or self.decisions is not None
+        return streams and not self.worker_side.has_paused
+
+    def _lose(self, why: str, jobs: int) -> None:
+        """Report that this peer's workers are lost, once for each silence."""
+        if why and not self._is_lost:
+            self._is_lost = True
+            self.face.worker_lost(self.name(), self.namespace, jobs, why)
 
     def sends_no_more(self) -> None:
         """End the workers at once, and the connection once all requests are handled and answered."""
-        self._end_workers()
+        self._end_workers(ENDED)
         self.reading.when_handled(self.end)
 
     def end(self) -> None:
         """Handle no more messages, and end the connection once all requests are answered."""
-        self._finish()
+        self._finish(CUT)
         if not self.reading.ended:
             self.unanswered.when_none(self.close)
 
-    def close(self) -> None:
-        """Handle no more messages, and end the connection once the written data is sent."""
-        self._finish()
+    def close(self, why: str = CUT) -> None:
+        """Handle no more messages, and end the connection once the written data is sent.
+
+        ``why``: why its workers count as lost; empty: they do not.
+        """
+        self._finish(why)
         self.reading.end()
         self.outgoing.close()
 
-    def abort(self) -> None:
-        """End the connection now: the peer does not read, or has gone."""
-        self._finish()
+    def abort(self, why: str = CUT) -> None:
+        """End the connection now: the peer does not read, or has gone. ``why`` is as for `close`."""
+        self._finish(why)
         self.reading.end()
         self.outgoing.abort()
 
@@ -399,7 +427,7 @@ class Peer:
     def lost(self) -> None:
         """Drop the foreground jobs that only a disconnected peer waited for, and end its workers."""
         self.outbox.divert(self._discard)
-        self._finish()
+        self._finish(ENDED)
         self.reading.end()
         self.outgoing.lost()
         self.submits.lost()

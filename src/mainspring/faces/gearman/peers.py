@@ -56,6 +56,12 @@ LONGEST_PASSED: Final = 2.0
 """Seconds that one check counts at most."""
 
 
+ENDED: Final = "its connection has ended"
+IS_SILENT: Final = "it is silent"
+CUT: Final = "this node has ended its connection"
+"""Why a worker is lost."""
+
+
 class Silence:
     """The silence of a peer. ``changed`` is called when it begins (True) or another job is lost for it, and when it ends (False).
 
@@ -170,10 +176,10 @@ class Connected(Protocol):
     def refuse(self, code: bytes, message: bytes) -> None:
         """Answer with an error."""
 
-    def close(self) -> None:
+    def close(self, why: str = ...) -> None:
         """End the connection once the written data is sent."""
 
-    def abort(self) -> None:
+    def abort(self, why: str = ...) -> None:
         """End the connection now."""
 
     def end_overdue(self, now: float) -> bool:

@@ -9,6 +9,7 @@ from mainspring.access.caller import LOCAL, Role, caller_of_port
 from mainspring.faces.gearman import administration, clients, decide_packets, worker_reports, workers
 from mainspring.faces.gearman.guard import PACKETS, Check
 from mainspring.faces.gearman.peer import Peer
+from mainspring.faces.gearman.peers import ENDED
 from mainspring.faces.gearman.worker_reports import settle
 from mainspring.jobs.model import Priority
 from mainspring.loop_shares import CROWDED_SLICE
@@ -145,7 +146,7 @@ class GearmanProtocol(asyncio.Protocol):
         """
         self._take_reports()
         if self._transport.get_extra_info("ssl_object") is not None:
-            self.peer.close()
+            self.peer.close(ENDED)
             return False  # TLS has no half-closed connections
         self.peer.sends_no_more()
         return True

@@ -52,6 +52,7 @@ class WorkerSide:
         "connected_us",
         "draining",
         "grabs",
+        "has_paused",
         "number",
         "prefix",
         "worker",
@@ -84,6 +85,8 @@ class WorkerSide:
         self.about = About()
         self.draining = False
         """Whether it gets no more jobs, because an operator asked for that."""
+        self.has_paused = False
+        """Whether it has withdrawn its last request for jobs: if it ends now, that is no loss."""
         self._sleeps = False
         """Whether a draining worker of plain Gearman waits to be woken."""
 
@@ -128,6 +131,7 @@ class WorkerSide:
 
     def ready(self, places: int) -> None:
         """Record that this worker is ready for more jobs, once it has read the data that was sent to it."""
+        self.has_paused = False
         if self.draining or self._silence.since_us or self._reading.paused_for(UNREAD):
             self._places += places
         else:
@@ -141,7 +145,8 @@ class WorkerSide:
         return self._service.assigner.sleep(self.as_worker())
 
     def withdraw(self) -> None:
-        """Record that this worker is ready for no jobs."""
+        """Record that this worker is ready for no jobs, as it is before its end."""
+        self.has_paused = True
         self._places = 0
         self._service.dispatch.withdraw(self.as_worker())
 
