@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from mainspring.clock import to_us
 from mainspring.errors import StoreBrokenError, StoreFencedError
 from mainspring.jobs import rules
 from mainspring.jobs.attempts import waited_us
@@ -102,8 +103,13 @@ class Settling:
         acknowledge: Acknowledge | None = None,
         outcome: Outcome | None = Outcome.FAILED,
         reported: bool = False,
+        delay: float | None = None,
     ) -> None:
-        """Settle a failed attempt. ``exception`` is the data of a plain worker; the rest is as in `Settlement`."""
+        """Settle a failed attempt.
+
+        ``exception`` is the data of a plain worker. ``delay``: seconds to the next attempt, in place of those of the policy. The
+        rest is as in `Settlement`.
+        """
         now_us = round(self._clock.wall() * 1_000_000)
         settlement = rules.failed(
             held.job, self.policy(held), error, held.started_us, now_us, final=final, chance=self._chance()
@@ -111,6 +117,8 @@ class Settling:
         if held.cancelled and settlement.event is Event.RETRY:
             self.cancelled(held, held.cancelled, acknowledge)
         else:
+            if delay is not None and settlement.event is Event.RETRY:
+                settlement.due_us = now_us + to_us(delay)
             settlement.reported = reported
             if outcome is not None:
                 _note_attempt(held, settlement, outcome, now_us, _waited_us(held))

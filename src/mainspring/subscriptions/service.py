@@ -122,6 +122,10 @@ class Deliverer:
         """Return a subscription as this node knows it; None if it knows none."""
         return self._stored.get(id)
 
+    def stored(self) -> Sequence[Subscribed]:
+        """Return all subscriptions as this node has last read them."""
+        return [*self._stored.values()]
+
     def _use(self, found: Iterable[Subscribed]) -> None:
         self._stored = {one.subscription.id: one for one in found}
         self._seen = {name: max(self._seen.get(name, 0), one.number) for name, one in self._stored.items()}

@@ -5,6 +5,7 @@ Bodies are thin, as events are. A receiver that wants more asks the API.
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 - msgspec reads the annotation
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
@@ -16,7 +17,7 @@ from mainspring.errors import UsageError
 from mainspring.sizes import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from mainspring.webhooks.templates import Template
 

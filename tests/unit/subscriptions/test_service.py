@@ -21,7 +21,7 @@ from mainspring.subscriptions.service import LOOK_INTERVAL, RELOAD_INTERVAL, Del
 from mainspring.subscriptions.store import Deliver
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from mainspring.event_log.store import Event
     from mainspring.jobs.held import Worker
@@ -47,7 +47,14 @@ def payload_of(event: Event, _: Subscription) -> bytes:
 class EventNode(Node):
     """A node that delivers events. Several of one store have the same engine."""
 
-    def __init__(self, earlier: EventNode | None = None, *, most: int = 1000, first: bool = True) -> None:
+    def __init__(
+        self,
+        earlier: EventNode | None = None,
+        *,
+        most: int = 1000,
+        first: bool = True,
+        payload_of: Callable[[Event, Subscription], bytes] = payload_of,
+    ) -> None:
         engine = earlier.engine if earlier is not None else MemoryEngine([MemorySubscriptionSlice()])
         super().__init__(earlier, engine=engine)
         assert isinstance(engine, MemoryEngine)

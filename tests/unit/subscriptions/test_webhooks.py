@@ -1,0 +1,218 @@
+"""Webhooks at a node in memory, with receivers that the test plays."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from mainspring.event_log.interests import Interest
+from mainspring.event_log.types import types_of
+from mainspring.jobs.model import State, decode_failure
+from mainspring.subscriptions.model import Target, id_of
+from mainspring.subscriptions.webhooks import (
+    PAUSED_FOR,
+    PLACES,
+    Webhook,
+    WebhookWorkers,
+    payload_of,
+    subscription_of,
+    webhook_of,
+)
+from mainspring.webhooks.answer import Answer, Cause, SendError
+from mainspring.webhooks.backoff import DELAYS
+from mainspring.webhooks.bodies import Message
+from mainspring.webhooks.signing import SecretSet, make_secret
+
+from .test_service import EventNode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+
+    from mainspring.event_log.store import Event
+    from mainspring.jobs.model import Job
+    from mainspring.subscriptions.model import Subscription
+    from mainspring.webhooks.targets import Target as Receiver
+
+OK = Answer(204, 0.1, "", "")
+
+
+def message_of(event: Event, _: Subscription) -> bytes:
+    return payload_of(
+        Message(number=event.number, type=event.type, at_us=event.at_us, namespace=event.namespace, data=event.fields)
+    )
+
+
+class Receivers:
+    """Answers for all hosts, as the test says."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, list[Answer | SendError | None]] = {}
+        """By host, in their order; None: none comes. Without one, the answer is `OK`."""
+        self.bodies: list[tuple[str, dict[str, Any]]] = []
+        self.headers: list[Mapping[str, str]] = []
+        self.under_way = 0
+
+    async def send(self, target: Receiver, headers: Mapping[str, str], body: bytes) -> Answer:
+        self.bodies.append((target.host, json.loads(body)))
+        self.headers.append(headers)
+        answers = self.answers.get(target.host)
+        answer = answers.pop(0) if answers else OK
+        self.under_way += 1
+        try:
+            if answer is None:
+                await asyncio.get_running_loop().create_future()
+        finally:
+            self.under_way -= 1
+        if isinstance(answer, SendError):
+            raise answer
+        assert answer is not None
+        return answer
+
+
+class HookNode(EventNode):
+    def __init__(self) -> None:
+        super().__init__(payload_of=message_of)
+        self.receivers = Receivers()
+        self.webhooks = WebhookWorkers(self.deliverer, self.service, self.clock, self.receivers, draw=lambda: 0.5)
+
+    def hook(self, name: str = "crm", host: str = "crm.example", paused: str = "", **filters: Any) -> None:
+        webhook = Webhook(url=f"https://{host}/events", secrets=SecretSet(make_secret()))
+        interest = Interest(types_of(["job.failed"]), **filters)
+        self.does(self.deliverer.save(subscription_of("default", name, interest, webhook, paused=paused)))
+        self.webhooks.tick()
+
+    async def settle(self) -> None:
+        """Let the attempts go on as far as they can."""
+        for _ in range(5):
+            self.commit()
+            await asyncio.sleep(0)
+        self.commit()
+
+    def jobs(self, name: str = "crm") -> list[Job]:
+        found = [self.stored(job_id) for job_id in sorted({*self.history.live, *self.history.ended})]
+        return [job for job in found if job.function == b"webhook:%b" % name.encode()]
+
+    async def after(self, seconds: float) -> None:
+        self.wait(seconds)
+        await self.settle()
+
+
+def in_loop(test: Callable[[HookNode], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    def run() -> None:
+        asyncio.run(test(HookNode()))
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+@in_loop
+async def test_an_event_is_sent_once(node: HookNode) -> None:
+    node.hook()
+    node.fails()
+    await node.settle()
+    ((host, body),) = node.receivers.bodies
+    assert (host, body["type"]) == ("crm.example", "job.failed")
+    (headers,) = node.receivers.headers
+    assert headers["webhook-id"] == "evt_1"
+    (job,) = node.jobs()
+    assert job.state == State.SUCCEEDED
+    assert json.loads(job.result)["status"] == 204
+    await node.after(3600)
+    assert len(node.receivers.bodies) == 1
+
+
+@in_loop
+async def test_a_failed_attempt_is_repeated_with_the_same_id_at_the_times_of_the_standard(node: HookNode) -> None:
+    node.receivers.answers["crm.example"] = [
+        Answer(500, 0.1, "", "no"),
+        SendError(Cause.TIMEOUT, "no answer within 20 s"),
+    ]
+    node.hook()
+    node.fails()
+    await node.settle()
+    (job,) = node.jobs()
+    assert (job.state, decode_failure(job.error).message) == (State.SCHEDULED, "the receiver answered 500")
+    await node.after(DELAYS[1] - 0.5)
+    assert len(node.receivers.bodies) == 1
+    await node.after(1)
+    assert len(node.receivers.bodies) == 2
+    await node.after(DELAYS[2] + 1)
+    assert [headers["webhook-id"] for headers in node.receivers.headers] == ["evt_1"] * 3
+    assert node.jobs()[0].state == State.SUCCEEDED
+
+
+@in_loop
+async def test_a_receiver_that_is_gone_pauses_the_webhook(node: HookNode) -> None:
+    node.receivers.answers["crm.example"] = [Answer(410, 0.1, "", "")]
+    node.hook()
+    node.fails()
+    await node.settle()
+    stored = node.deliverer.find(id_of(Target.WEBHOOK, "default", "crm"))
+    assert stored is not None
+    assert stored.subscription.paused == "the receiver answered 410: it is gone"
+    assert node.jobs()[0].state == State.FAILED
+    node.fails()
+    await node.after(10)
+    assert len(node.receivers.bodies) == 1
+
+
+@in_loop
+async def test_a_dead_receiver_delays_no_other(node: HookNode) -> None:
+    node.receivers.answers["dead.example"] = [None] * 100
+    node.hook("dead", "dead.example")
+    node.hook()
+    for _ in range(2 * PLACES):
+        node.fails()
+        await node.settle()
+    assert node.receivers.under_way == PLACES
+    assert [host for host, _ in node.receivers.bodies].count("crm.example") == 2 * PLACES
+
+
+@in_loop
+async def test_deliveries_of_a_paused_webhook_wait(node: HookNode) -> None:
+    node.receivers.answers["crm.example"] = [Answer(500, 0.1, "", "")]
+    node.hook()
+    node.fails()
+    await node.settle()
+    node.hook(paused="not now")
+    await node.after(10)
+    assert len(node.receivers.bodies) == 1
+    node.hook()
+    await node.after(PAUSED_FOR)
+    assert len(node.receivers.bodies) == 2
+
+
+@in_loop
+async def test_a_removed_webhook_sends_nothing(node: HookNode) -> None:
+    node.receivers.answers["crm.example"] = [Answer(500, 0.1, "", "")]
+    node.hook()
+    node.fails()
+    await node.settle()
+    node.does(node.deliverer.remove(id_of(Target.WEBHOOK, "default", "crm")))
+    await node.after(10)
+    assert len(node.receivers.bodies) == 1
+
+
+@in_loop
+async def test_a_cancelled_delivery_stops_its_attempt(node: HookNode) -> None:
+    node.receivers.answers["crm.example"] = [None]
+    node.hook()
+    node.fails()
+    await node.settle()
+    assert node.receivers.under_way == 1
+    (job,) = node.jobs()
+    node.cancel(job.id)
+    await node.settle()
+    assert node.receivers.under_way == 0
+    assert node.jobs()[0].state == State.CANCELLED
+    node.fails()
+    await node.settle()
+    assert len(node.receivers.bodies) == 2, "its place is free"
+
+
+def test_the_receiver_of_a_subscription_is_kept() -> None:
+    webhook = Webhook(url="https://crm.example", secrets=SecretSet(make_secret()), headers={"x-team": "a"})
+    subscription = subscription_of("default", "crm", Interest(types_of(["job.failed"])), webhook)
+    assert webhook_of(subscription) == webhook
+    assert "whsec_" not in repr(webhook).replace("whsec_***", "")
