@@ -19,6 +19,14 @@ class Feature(StrEnum):
         "this node's store keeps no events: a store on SQLite or PostgreSQL, or in memory, does",
     )
     """The event log (`event_log.store`)."""
+    DEADLINES = (
+        "deadlines",
+        (
+            "this node's store is on ZooKeeper, which keeps no deadlines: leave out deadline and start_within, or use SQLite"
+            " or PostgreSQL"
+        ),
+    )
+    """The times by which jobs should have begun and ended (`jobs.lateness`)."""
     JOB_CHANGES = "job_changes", "this node's store changes no jobs: cancel the job, and submit another one"
     """Rescheduled waiting jobs, and jobs redriven later or with other arguments (`jobs.store.Reschedule`, `Redrive`). Clients
     delete jobs on such a store alone; `DeleteEnded` is done by all, for jobs that are kept for a shorter time."""

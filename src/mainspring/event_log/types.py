@@ -55,6 +55,20 @@ class JobFields(Fields):
     by: Annotated[str, about("The name of the caller whose request it was.")] = ""
 
 
+class OverdueFields(Fields):
+    """Of an event about a job, or the root job of a run, that is late."""
+
+    kind: Annotated[str, about("The option that set the time: start_within or deadline.")] = ""
+    due_us: Annotated[int, about("The time by which it should have begun or ended, in microseconds of wall time.")] = 0
+    runs: Annotated[bool, about("Whether it has begun: a node has the job, or its run is open.")] = False
+    tags: Annotated[tuple[str, ...], about("The tags of the job.")] = ()
+    key: Annotated[str, about("The concurrency key of the job.")] = ""
+    schedule: Annotated[str, about("The schedule that has started the job.")] = ""
+    run: Annotated[
+        int, about("The number of the run of a workflow to which the job belongs, or for which it stands.")
+    ] = 0
+
+
 class RunFields(Fields):
     """Of an event about a run of a workflow. Its job is the one that stands for the chain of runs."""
 
@@ -84,6 +98,17 @@ class ScheduleFields(Fields):
     cause: Annotated[str, about("The cause of the fire: trigger, parent or manual.")] = ""
     reason: Annotated[str, about("Why the time was missed, such as misfire or overlap.")] = ""
     by: Annotated[str, about("The name of the caller.")] = ""
+
+
+class LateScheduleFields(Fields):
+    """Of an event about a schedule that has started no job in time."""
+
+    fire_us: Annotated[int, about("The fire time for which a job should have begun, in microseconds of wall time.")] = 0
+    due_us: Annotated[int, about("The time by which it should have begun.")] = 0
+    why: Annotated[
+        str, about("Why it has not: not_fired, waiting, or the reason for which the time was skipped, such as overlap.")
+    ] = ""
+    tags: Annotated[tuple[str, ...], about("The tags of its jobs.")] = ()
 
 
 class FunctionFields(Fields):
@@ -140,6 +165,7 @@ CANCELLED: Final = "job.cancelled"
 EXPIRED: Final = "job.expired"
 SNOOZED: Final = "job.snoozed"
 RETRIED: Final = "job.retried"
+OVERDUE: Final = "job.overdue"
 RUN_STARTED: Final = "run.started"
 RUN_COMPLETED: Final = "run.completed"
 RUN_FAILED: Final = "run.failed"
@@ -151,6 +177,7 @@ RUN_UNPARKED: Final = "run.unparked"
 RUN_STRANDED: Final = "run.stranded"
 FIRED: Final = "schedule.fired"
 MISSED: Final = "schedule.missed"
+SCHEDULE_OVERDUE: Final = "schedule.overdue"
 SCHEDULE_PAUSED: Final = "schedule.paused"
 SCHEDULE_RESUMED: Final = "schedule.resumed"
 FUNCTION_PAUSED: Final = "function.paused"
@@ -177,6 +204,12 @@ TYPES: Final = {
         EventType(SNOOZED, Subject.JOB, JobFields, "A job was postponed: by its own code, or by a caller."),
         EventType(RETRIED, Subject.JOB, JobFields, "A caller has put an ended job back, to run once more."),
         EventType(
+            OVERDUE,
+            Subject.JOB,
+            OverdueFields,
+            "A job has not ended by its deadline, or has not begun by the time for that; also a run, by its root job.",
+        ),
+        EventType(
             RUN_STARTED, Subject.RUN, RunFields, "A run of a workflow has begun; a run that goes on as new has not."
         ),
         EventType(RUN_COMPLETED, Subject.RUN, RunFields, "A run has completed."),
@@ -198,6 +231,12 @@ TYPES: Final = {
             FIRED, Subject.SCHEDULE, ScheduleFields, "A schedule has started a job for a fire time, or joined one."
         ),
         EventType(MISSED, Subject.SCHEDULE, ScheduleFields, "A fire time was skipped; the reason says why."),
+        EventType(
+            SCHEDULE_OVERDUE,
+            Subject.SCHEDULE,
+            LateScheduleFields,
+            "A schedule has started no job in time; once, until it starts one.",
+        ),
         EventType(SCHEDULE_PAUSED, Subject.SCHEDULE, ScheduleFields, "A schedule was paused."),
         EventType(SCHEDULE_RESUMED, Subject.SCHEDULE, ScheduleFields, "A paused schedule goes on."),
         EventType(FUNCTION_PAUSED, Subject.FUNCTION, FunctionFields, "A function was paused: none of its jobs starts."),
@@ -226,8 +265,8 @@ TYPES: Final = {
     )
 }
 
-JOBS: Final = frozenset(name for name, one in TYPES.items() if one.subject is Subject.JOB)
-"""The types about jobs."""
+JOBS: Final = frozenset(name for name, one in TYPES.items() if one.fields is JobFields)
+"""The types about what has happened to jobs; that of lateness, which time causes, is none of them."""
 RUNS: Final = frozenset(name for name, one in TYPES.items() if one.fields is RunFields)
 """The types about single runs."""
 

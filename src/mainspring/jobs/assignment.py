@@ -20,12 +20,14 @@ from mainspring.jobs.claiming import NO_QUOTA, Claiming
 from mainspring.jobs.dispatch import match_preferred
 from mainspring.jobs.held import LOST
 from mainspring.jobs.rules import LONGEST_PREPARATION
+from mainspring.jobs.store import Assign
 from mainspring.jobs.suspects import IsolationQueue, Suspects
 from mainspring.jobs.token_grants import TokenGrants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from mainspring.errors import StoreError
     from mainspring.jobs.admission import AdmissionQueue
     from mainspring.jobs.claiming import ClaimQuota
     from mainspring.jobs.held import FunctionQueue, Held, Preference, Worker
@@ -448,6 +450,19 @@ class Assigner:
         if self._hub.active and held.job.id in self._hub.wanted:
             self._hub.publish(held.seen())
         self._limits.started(held)
+        options = held.job.options
+        if options is not None and options.start_us and held.stored and not held.recorded:
+            self._record_start(held)
+
+    def _record_start(self, held: Held) -> None:
+        """Record the start of a job at once, for others must see that it is not late."""
+
+        def not_recorded(error: StoreError) -> None:
+            del error
+            held.recorded = False
+
+        held.recorded = True
+        self._commits.put(Assign([held.job]), lambda _: None, not_recorded)
 
     def prepares(self, held: Held, *, ready: bool) -> None:
         """Let a job that a worker has just started begin when its executor is ``ready``: until then it does not run."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mainspring.errors import MainspringError, StoreError
     from mainspring.jobs.assignment import Assigner
     from mainspring.jobs.held import Held
+    from mainspring.jobs.lateness import DueRow
     from mainspring.jobs.model import Job
     from mainspring.jobs.requests import Clients
     from mainspring.jobs.roots import RootJobs
@@ -484,7 +485,10 @@ class NodeJobLifecycle:
         ends: Ends,
         intake: Intake,
         clients: Clients,
+        dated: Callable[[Sequence[DueRow]], None],
     ) -> None:
+        """``dated`` is called with committed times by which jobs should have begun and ended."""
+        self._dated = dated
         self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
         self._listeners, self._handles, self._hub = context.listeners, context.handles, context.hub
         self._uniques = context.uniques
@@ -531,6 +535,10 @@ class NodeJobLifecycle:
                 self._clients.cancel_elsewhere(job_id, why)
             elif not held.cancelled:
                 self._clients.cancel_held(held, why, lambda _: None)
+
+    def dated(self, rows: Sequence[DueRow]) -> None:
+        """Watch times by which jobs should have begun and ended, or schedules started a job."""
+        self._dated(rows)
 
     def begun(self, new: Sequence[Job], taken: Sequence[Job] = ()) -> None:
         """Count root jobs as jobs that this node does not hold."""

@@ -115,6 +115,10 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     """Sorted; see ``tags``."""
     depth: int = 0
     """How many deliveries of events have led to the job; 0 for most jobs."""
+    start_us: int = 0
+    """The time by which the job should have begun, in microseconds of wall time; 0: none. See ``lateness``."""
+    deadline_us: int = 0
+    """The time by which it should have ended."""
 
 
 class StopRequest(msgspec.Struct, frozen=True, array_like=True):

@@ -161,6 +161,7 @@ class Settlement:
     ``ran_us`` is how long the attempt ran, 0 if unknown. ``waited_us`` is how long the job had waited before; -1 if unknown, and
     after a success, where the job has the times. ``why`` is the reason for a loss that leaves the job's error unchanged.
     ``lost_us`` is the time of a loss, if it is known.
+    ``postponed_us``: by how much a job with a deadline was postponed, whose deadline moves as far.
     ``reported``: a worker of the protocol extension reported the failure, and has logged it itself. ``suspected``: the delivery
     was lost and counts no attempt, because another job may be the cause.
     """
@@ -175,6 +176,7 @@ class Settlement:
         "lost_us",
         "outcome",
         "payload",
+        "postponed_us",
         "ran_us",
         "record",
         "reported",
@@ -213,6 +215,7 @@ class Settlement:
         self.outcome: Outcome | None = None
         self.ran_us = 0
         self.waited_us = -1
+        self.postponed_us = 0
         self.lost_us = 0
         self.why = ""
         self.reported = False

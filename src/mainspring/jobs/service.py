@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from mainspring.events import Hub
     from mainspring.ids import Handles
     from mainspring.jobs.held import Ability, FunctionQueue, Held, Worker
+    from mainspring.jobs.lateness import DueRow
     from mainspring.jobs.roots import Roots
     from mainspring.jobs.settlement import AttemptsEnded
     from mainspring.jobs.sharing import Shared
@@ -60,6 +61,7 @@ class JobService:
     ``attempts_ended`` are called with settlements after their commit. ``lacks`` is what the store does not do; ``shared`` is for
     one that other nodes share. ``prefers`` is as in `Dispatch`. ``roots`` is given if the node runs workflows. ``arguments`` are
     the rules for arguments. ``set_aside`` has the jobs that this node cannot read.
+    ``dated`` is called with committed times by which jobs should have begun and ended.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class JobService:
         prefers: Callable[[bytes], Callable[[Held], Worker | None] | None] | None = None,
         arguments: ArgumentRules | None = None,
         set_aside: SetAside | None = None,
+        dated: Callable[[Sequence[DueRow]], None] = lambda _: None,
     ) -> None:
         self.commits = commits
         self.lacks = lacks
@@ -201,7 +204,7 @@ class JobService:
                 set_aside,
             )
             self.sharing.add_reader(self.functions)
-        self.lifecycle = NodeJobLifecycle(context, assigner, ends, intake, clients)
+        self.lifecycle = NodeJobLifecycle(context, assigner, ends, intake, clients, dated)
         self.startup = Startup(context, self.functions, ends, self._counting, due_jobs, root_jobs, self.sharing)
         self._ends = False
 

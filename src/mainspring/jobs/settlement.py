@@ -17,6 +17,7 @@ from mainspring.errors import StoreBrokenError, StoreFencedError
 from mainspring.jobs import rules
 from mainspring.jobs.attempts import waited_us
 from mainspring.jobs.held import SILENT
+from mainspring.jobs.lateness import is_dated
 from mainspring.jobs.model import UNREADABLE_JOB, UNREADABLE_OPTIONS, Job, State, failure
 from mainspring.jobs.owners import owner
 from mainspring.jobs.rules import Event, Outcome, Settlement
@@ -143,6 +144,8 @@ class Settling:
         now = self._clock.wall()
         due_us = round((now + delay) * 1_000_000)
         settlement = Settlement(held.job, Event.SNOOZE, held.job.attempt, due_us=due_us, started_us=held.started_us)
+        if is_dated(held.job):
+            settlement.postponed_us = round(delay * 1_000_000)
         _note_attempt(held, settlement, Outcome.SNOOZED, round(now * 1_000_000), _waited_us(held))
         self._end(held, settlement, None, acknowledge)
 

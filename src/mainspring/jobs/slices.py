@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from mainspring.event_log.interests import NewEvents
+    from mainspring.jobs.lateness import DueRow
     from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.owners import Notice, Notices
     from mainspring.jobs.store import Found, Withdrawn
@@ -65,6 +66,9 @@ class JobLifecycle(Protocol):
 
     def ended(self, jobs: Sequence[Job]) -> None:
         """Process the committed ends of root jobs: count them, and notify their clients and watchers."""
+
+    def dated(self, rows: Sequence[DueRow]) -> None:
+        """Process committed times by which jobs should have begun and ended."""
 
     def withdrawn(self, jobs: Sequence[Withdrawn], *, stop: bool = True) -> None:
         """Process the committed deletion of live jobs: forget those that this node holds, without settling them.

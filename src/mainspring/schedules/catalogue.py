@@ -73,6 +73,8 @@ def _check(schedule: Schedule) -> None:
         ("misfire_after", schedule.misfire_after),
         ("timeout", schedule.timeout),
         ("expires", schedule.expires),
+        ("start_within", schedule.start_within),
+        ("deadline", schedule.deadline),
     ):
         if seconds is not None and not (isfinite(seconds) and 0 <= seconds <= triggers.LAST_US / 1e6):
             raise UsageError(f"{what} must be a number of seconds, not negative; it is {seconds!r}")

@@ -9,13 +9,13 @@ Nothing is read or written twice: a ``ScheduleChanges`` belongs to one transacti
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
 from mainspring.event_log import types
 from mainspring.event_log.interests import NewEvent
-from mainspring.event_log.types import ScheduleFields
+from mainspring.event_log.types import LateScheduleFields, ScheduleFields
 from mainspring.jobs.model import Job, Options, State, brief, failure
 from mainspring.jobs.rules import duration_us
 from mainspring.namespaces import name_of, name_text, split_text
@@ -26,7 +26,7 @@ from mainspring.schedules.reconcile import Stored, fault_of
 from mainspring.schedules.store import Writes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from mainspring.jobs.owners import Ended
     from mainspring.schedules.model import Schedule
@@ -58,6 +58,10 @@ class ScheduleChanges:
         """Schedules whose unfinished rows have all been read."""
         self.joins: dict[Key, Join] = {}
         self._saved: dict[str, None] = {}
+        self._before: dict[str, Stored | None] = {}
+        """The schedules that have changed, as they were read."""
+        self.reported: set[str] = set()
+        """Schedules whose lateness has been reported in this transaction."""
         self._put_keys: dict[Key, None] = {}
         self._states: dict[Key, FireState | None] = {}
         """The states of these rows before the transaction; None for a new one."""
@@ -175,13 +179,20 @@ class ScheduleChanges:
 
     def save(self, stored: Stored) -> None:
         """Add or change a schedule."""
+        self._note_before(stored.schedule.name)
         self.schedules[stored.schedule.name] = stored
         self._saved[stored.schedule.name] = None
 
     def remove(self, name: str) -> None:
         """Remove a schedule."""
+        self._note_before(name)
         self.schedules[name] = None
         self._saved[name] = None
+
+    def _note_before(self, name: str) -> None:
+        if name not in self._before:
+            stored, _ = self.set_aside.get(name, (None, ""))
+            self._before[name] = self.schedules.get(name) or stored
 
     def count_queued(self, name: str, number: int) -> None:
         """Add a number, possibly negative, to the count of waiting rows in the state of their schedule."""
@@ -193,6 +204,7 @@ class ScheduleChanges:
     async def flush(self) -> None:
         """Write the changes, and submit the jobs of the rows that start."""
         await self._submit()
+        late = self._watch()
         rows = [(key, row) for key in sorted(self._put_keys) if (row := self.fires[key[0]][key[1]]) is not None]
         writes = Writes(
             {name: self.schedules[name] for name in sorted(self._saved)},
@@ -201,6 +213,7 @@ class ScheduleChanges:
             [self.joins[key] for key in sorted(self._joined)],
             self.respecified,
             sorted(self._removed),
+            late,
         )
         if writes.schedules or writes.new or writes.changed or writes.joins or writes.removed:
             await self.tables.write(writes)
@@ -209,6 +222,37 @@ class ScheduleChanges:
             rows_of = [self.fires[name][at] for name, at in self._stops]
             stops = list(dict.fromkeys(row.job for row in rows_of if row is not None and row.job))
             self.tables.after_commit(lambda: self.tables.lifecycle.cancel(stops, REPLACED))
+
+    def _watch(self) -> dict[str, int]:
+        """Note by when the changed schedules should start a job next; return the times that are new.
+
+        One that starts a job, or joins one, when that time is over has been late: it has its event now, if it had none before.
+        """
+        late: dict[str, int] = {}
+        started: dict[str, int] = {}
+        for (name, at), start in self._starts.items():
+            row = self.fires[name][at]
+            if row is not None and row.state is not FireState.WAITING:
+                started[name] = start.now_us
+        for name in self._saved:
+            after, before = self.schedules[name], self._before[name]
+            if after is None or (after.schedule.start_within is None and not after.state.late_us):
+                continue
+            known_us = 0 if before is None else before.state.late_us
+            if before is not None and name in started and 0 < known_us <= started[name] and name not in self.reported:
+                self.add_late(before)
+            late_us = rules.watch(before, after, started=name in started)
+            if name in self.reported and name not in started:
+                late_us = 0
+            self.schedules[name] = Stored(after.schedule, replace(after.state, late_us=late_us))
+            if late_us and late_us != known_us:
+                late[name] = late_us
+        return late
+
+    def add_late(self, stored: Stored) -> None:
+        """Add the event of a schedule that has started no job in time."""
+        self.reported.add(stored.schedule.name)
+        self.tables.events.add(late_event_of(stored, self.fires.get(stored.schedule.name, {})))
 
     def _record(self, writes: Writes) -> None:
         """Record the events of the rows that have just been decided, or have begun after a wait."""
@@ -274,6 +318,24 @@ def event_of(row: Fire, stored: Stored | None) -> NewEvent | None:
     return NewEvent(kind, namespace, function, name, row.job, fields, tags)
 
 
+NOT_FIRED: Final = "not_fired"
+"""No node has decided the fire time in time."""
+
+
+def late_event_of(stored: Stored, rows: Mapping[int, Fire | None]) -> NewEvent:
+    """Return the event of a schedule that has started no job in time. ``rows`` has that of the fire time, if it was read."""
+    schedule = stored.schedule
+    namespace, name = split_text(schedule.name)
+    fire_us = stored.state.late_us - duration_us(schedule.start_within or 0)
+    row = rows.get(fire_us)
+    why = NOT_FIRED
+    if row is not None and row.state in {FireState.WAITING, FireState.SKIPPED}:
+        why = row.state.value if row.reason is None else row.reason.value
+    fields = LateScheduleFields(fire_us=fire_us, due_us=stored.state.late_us, why=why, tags=schedule.tags)
+    function = name_text(name_of(schedule.function))
+    return NewEvent(types.SCHEDULE_OVERDUE, namespace, function, name, 0, fields, schedule.tags)
+
+
 def _job(job_id: int, schedule: Schedule, row: Fire, now_us: int) -> Job:
     return Job(
         job_id,
@@ -286,7 +348,13 @@ def _job(job_id: int, schedule: Schedule, row: Fire, now_us: int) -> Job:
         due_us=row.due_us,
         expires_us=0 if schedule.expires is None else row.due_us + duration_us(schedule.expires),
         options=Options(
-            schedule.retry, schedule.timeout, schedule=schedule.name, fire_us=row.fire_us, tags=schedule.tags
+            schedule.retry,
+            schedule.timeout,
+            schedule=schedule.name,
+            fire_us=row.fire_us,
+            tags=schedule.tags,
+            start_us=0 if schedule.start_within is None else row.due_us + duration_us(schedule.start_within),
+            deadline_us=0 if schedule.deadline is None else row.due_us + duration_us(schedule.deadline),
         ),
         input_size=len(schedule.args),
     )

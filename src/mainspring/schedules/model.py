@@ -101,6 +101,10 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The unique of its jobs: if a live job has it, the fire time joins that job."""
     expires: float | None = None
     """Seconds after its due time within which a job must start."""
+    start_within: float | None = None
+    """Seconds after its due time within which a job should begin, and after each fire time within which there should be a job."""
+    deadline: float | None = None
+    """Seconds after its due time within which a job should end."""
     tags: tuple[str, ...] = ()
     """The tags of its jobs, sorted."""
     namespace: str = "default"
@@ -133,6 +137,8 @@ class ScheduleState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """The number of its WAITING rows."""
     forgotten_us: int = 0
     """The newest fire time whose row was deleted; see ``retention``."""
+    late_us: int = 0
+    """With ``start_within``: the time by which it should start a job next; 0: none, or it was late, and has said so."""
     origin: Origin = Origin.CODE
     app: str = ""
     """The App whose code declares it."""

@@ -398,7 +398,7 @@ def _difference(field: str, old: Any, new: Any) -> str:
         case "exclude":
             added, removed = sorted(set(new) - set(old)), sorted(set(old) - set(new))
             return " ".join(["exclude", *(f"+{day}" for day in added), *(f"-{day}" for day in removed)])
-        case "jitter" | "misfire_after" | "timeout" | "expires":
+        case "jitter" | "misfire_after" | "timeout" | "expires" | "start_within" | "deadline":
             return f"{field} {_duration(old)} → {_duration(new)}"
         case _:
             return f"{field} {_value(old)} → {_value(new)}"

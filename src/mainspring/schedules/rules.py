@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from mainspring.jobs.rules import duration_us
 from mainspring.schedules import triggers
 from mainspring.schedules.model import Cause, Fire, FireState, Origin, Overlap, Reason, ScheduleState
 
@@ -155,6 +156,39 @@ def rewound(schedule: Schedule, state: ScheduleState, now_us: int, before_us: in
         resumed_us=resumed_us,
         forgotten_us=forgotten_us,
     )
+
+
+# ---- absence ----
+
+
+def watch(before: Stored | None, after: Stored, *, started: bool) -> int:
+    """Return the time by which a schedule should start a job next (``ScheduleState.late_us``), after a change of it; 0: none.
+
+    ``started`` is whether it has just started a job. Without one, the time stays as it is while fire times go by: it is that of
+    the first of them. A schedule that is late stays silent until it starts a job.
+    """
+    schedule, state = after.schedule, after.state
+    if schedule.start_within is None or state.paused:
+        return 0
+    is_fresh = (
+        before is None
+        or before.state.paused
+        or before.schedule.start_within != schedule.start_within
+        or _times(before.schedule) != _times(schedule)
+    )
+    known_us = 0 if before is None else before.state.late_us
+    if not (started or is_fresh or known_us):
+        return 0
+    next_us = state.next_us
+    if next_us is not None and triggers.excluded(schedule, next_us):
+        next_us = next(triggers.running_times(schedule, next_us, next_us + _YEAR_US), None)
+    following_us = 0 if next_us is None else next_us + duration_us(schedule.start_within)
+    if started or is_fresh:
+        return following_us
+    return min(known_us, following_us or known_us)  # the clock may have been set back
+
+
+_YEAR_US = 366 * 86_400_000_000
 
 
 # ---- due fire times ----

@@ -131,6 +131,17 @@ class Specification(Namespaced, forbid_unknown_fields=True, omit_defaults=True, 
             label="Expires if not started within",
         ),
     ] = UNSET
+    start_within: Annotated[
+        Seconds | UnsetType | None,
+        described(
+            "Report a job that has not begun within this time, and the schedule if it has no job then; none: do not.",
+            label="Late if not begun within",
+        ),
+    ] = UNSET
+    deadline: Annotated[
+        Seconds | UnsetType | None,
+        described("Report a job that has not ended within this time; none: do not.", label="Late if not ended within"),
+    ] = UNSET
     tags: Annotated[
         Texts | UnsetType,
         described("A tag of the jobs; may be repeated, and replaces all earlier ones.", "--tag"),
@@ -191,6 +202,8 @@ class Specification(Namespaced, forbid_unknown_fields=True, omit_defaults=True, 
             ("retry", self.retry),
             ("timeout", self.timeout),
             ("expires", self.expires),
+            ("start_within", self.start_within),
+            ("deadline", self.deadline),
             ("args", self._payload()),
         )
         fields: dict[str, Any] = {key: value for key, value in values if value is not UNSET}
@@ -237,7 +250,9 @@ def specify(schedule: Schedule) -> Specification:
         timeout=schedule.timeout,
         unique=name_text(schedule.unique),
         expires=schedule.expires,
-        tags=list(schedule.tags) or UNSET,  # older nodes refuse the key
+        tags=list(schedule.tags) or UNSET,  # older nodes refuse the key, and the next two
+        start_within=UNSET if schedule.start_within is None else schedule.start_within,
+        deadline=UNSET if schedule.deadline is None else schedule.deadline,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from enum import IntEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from msgspec import UNSET, UnsetType
@@ -225,6 +226,17 @@ class Declared(NamedTuple):
     last_seen_us: int
 
 
+class RingAbsences(Operation):
+    """Add the events of schedules that have started no job in time, and delete their rows that are due. Outcome: None."""
+
+    phase = Phase.SLICES
+    names: list[str]
+    now_us: int
+
+    def __post_init__(self) -> None:
+        self.rows = len(self.names)
+
+
 class FindDue(Operation):
     """Read the schedules whose next fire time is not after ``until_us``, the earliest first. Outcome: ``Upcoming``.
 
@@ -316,6 +328,8 @@ class Writes(NamedTuple):
     """Whether any specification was added, changed or removed."""
     removed: Collection[Key] = ()
     """Rows that are removed before the new ones are added, sorted by key; see ``backfill``."""
+    late: Mapping[str, int] = MappingProxyType({})
+    """New times by which schedules should start a job (``ScheduleState.late_us``), by name."""
 
 
 class ScheduleTables(SliceTransaction, Protocol):
@@ -345,6 +359,9 @@ class ScheduleTables(SliceTransaction, Protocol):
 
     async def write(self, writes: Writes) -> None:
         """Write the changes."""
+
+    async def remove_late(self, names: Collection[str], until_us: int) -> None:
+        """Remove the times of some schedules that are not after a time; an engine without such times does nothing."""
 
     async def joined(self, limit: int) -> list[tuple[Fire, Ended | None]]:
         """Return JOINED rows without outcome whose job has ended, each with its end; None if the job is no longer stored."""

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from mainspring.errors import ConflictError, MainspringError, NotFoundError, UsageError
 from mainspring.jobs.model import State
 from mainspring.jobs.owners import Ended
+from mainspring.jobs.rules import duration_us
 from mainspring.namespaces import DEFAULT, name_of, name_text, places_left, split_text
 from mainspring.schedules import consequences, rules
 from mainspring.schedules.catalogue import Catalogue
@@ -33,6 +34,7 @@ from mainspring.schedules.store import (
     Forgotten,
     Refused,
     RepairSchedules,
+    RingAbsences,
     Saved,
     SaveSchedules,
     TriggerSchedule,
@@ -52,7 +54,7 @@ KIND: Final = "schedules"
 """The owner of a schedule's jobs."""
 FOLLOWS: Final = frozenset({Ended})
 WRITES: Final[frozenset[type[Operation]]] = frozenset(
-    {SaveSchedules, Declare, RepairSchedules, FireSchedules, TriggerSchedule, ForgetFires}
+    {SaveSchedules, Declare, RepairSchedules, FireSchedules, TriggerSchedule, ForgetFires, RingAbsences}
 )
 
 
@@ -86,6 +88,9 @@ class ScheduleUnit:
             case TriggerSchedule():
                 row = await trigger(changes, operation)
                 return lambda: changes.now(row) if isinstance(row, Fire) else row  # the row has its job by then
+            case RingAbsences():
+                await ring_absences(changes, operation)
+                outcome = None
             case RepairSchedules():
                 outcome = await repair(changes, operation)
             case Declare():
@@ -158,6 +163,21 @@ async def fire(changes: ScheduleChanges, operation: FireSchedules) -> dict[str, 
         else Fired(name in names, changes.schedules[name], name in more)
         for name, _ in due
     }
+
+
+async def ring_absences(changes: ScheduleChanges, operation: RingAbsences) -> None:
+    """Report schedules that have started no job in time; see `RingAbsences`."""
+    names = [*dict.fromkeys(operation.names)]
+    await changes.read_schedules(names)
+    for name in names:
+        stored = changes.schedules[name]
+        if stored is not None and 0 < stored.state.late_us <= operation.now_us and name not in changes.reported:
+            fire_us = stored.state.late_us - duration_us(stored.schedule.start_within or 0)
+            await changes.read_fires([(name, fire_us)])
+            changes.add_late(stored)
+            changes.save(stored)
+    readable = [name for name in names if name not in changes.set_aside]
+    await changes.tables.remove_late(readable, operation.now_us)
 
 
 def _fault(changes: ScheduleChanges, name: str, version: int) -> str:

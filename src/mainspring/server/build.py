@@ -35,6 +35,8 @@ from mainspring.api.handlers.workflows import VersionCalls, WorkflowCalls
 from mainspring.api.namespaces import StoreState
 from mainspring.bulk.service import BulkNode, BulkService
 from mainspring.clock import to_us
+from mainspring.deadlines.service import Deadlines
+from mainspring.deadlines.store import Item
 from mainspring.event_log.service import EventLog
 from mainspring.events import Hub
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings, KeyedSubmits
@@ -231,6 +233,14 @@ async def open_node(
         prefers=None if roots is None else roots.prefers,
         arguments=ArgumentRules(jobs.keep_arguments, jobs.redact),
         set_aside=set_aside,
+        dated=lambda rows: deadlines.written((Item(row.job, row.kind, row.schedule), row.due_us) for row in rows),
+    )
+    deadlines = Deadlines(
+        commits,
+        job_clock,
+        service.timers,
+        first=None if fleet is None else fleet.first_in_line,
+        paused=lambda: service.dispatch.paused or Feature.DEADLINES in lacks,
     )
     workflows = None
     if runs is not None and roots is not None:
@@ -444,6 +454,7 @@ async def open_node(
         service,
         face,
         schedules=schedules,
+        deadlines=deadlines,
         workflows=workflows,
         bulk=bulk,
         events=events,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from mainspring.bulk.service import BulkService
     from mainspring.clock import Clock
+    from mainspring.deadlines.service import Deadlines
     from mainspring.errors import StoreError
     from mainspring.event_log.service import EventLog
     from mainspring.faces.gearman.face import GearmanFace
@@ -237,6 +238,7 @@ class Node:
         face: GearmanFace,
         *,
         schedules: ScheduleService,
+        deadlines: Deadlines,
         workflows: WorkflowService | None,
         bulk: BulkService | None,
         events: EventLog | None,
@@ -256,6 +258,7 @@ class Node:
         self.service = service
         self.face = face
         self.schedules = schedules
+        self._deadlines = deadlines
         self.workflows = workflows
         self._bulk = bulk
         self._events = events
@@ -280,6 +283,7 @@ class Node:
         if recovered:
             log.info("jobs recovered", jobs=recovered)
         self.schedules.fetch()
+        self._deadlines.fetch()
         if self.workflows is not None:
             self.workflows.fetch()
         self._ready = True
@@ -332,6 +336,7 @@ class Node:
             return self.service.run_timers()
         self._rests_until = now + self.settings.fleet.rest
         self.schedules.tick()
+        self._deadlines.tick()
         if self.workflows is not None:
             self.workflows.tick()
         if self._bulk is not None:

@@ -11,13 +11,15 @@ Each call of ``make`` returns an engine, not yet opened, on the content committe
 was abandoned as if its process had been killed. For an engine that several nodes have open at once, derive from
 ``SharedEngineSuite``; there, other engines may still be open. ``JobsSuite`` and ``SharedJobsSuite`` are for engines without
 limits; ``ScheduleSuite`` and ``SharedScheduleSuite`` are the same for schedules, and ``RetentionSuite`` is for engines that
-delete old fire times. ``EventSuite`` is for engines that keep events, ``LogSuite`` for those that keep logs of jobs,
-``SubscriptionSuite`` for those that deliver events, ``SeriesSuite`` for those that keep series of functions, ``RunJobSuite`` and
+delete old fire times. ``EventSuite`` is for engines that keep events, ``SubscriptionSuite`` for those that deliver them,
+``DeadlineSuite`` for those that keep deadlines, ``LogSuite`` for those that keep logs of jobs, ``SeriesSuite`` for those that
+keep series of functions, ``RunJobSuite`` and
 ``WorkflowSuite`` for those that keep runs of workflows. ``machine`` (which needs Hypothesis) compares an engine with a model.
 """
 
 from __future__ import annotations
 
+from tests.conformance.suite.deadlines import DeadlineSuite
 from tests.conformance.suite.driver import Make, Store
 from tests.conformance.suite.events import EventSuite
 from tests.conformance.suite.logs import LogSuite
@@ -32,6 +34,7 @@ from tests.conformance.suite.suite import EngineSuite, JobsSuite
 from tests.conformance.suite.workflows import WorkflowSuite
 
 __all__ = [
+    "DeadlineSuite",
     "EngineSuite",
     "EventSuite",
     "JobsSuite",

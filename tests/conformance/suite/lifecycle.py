@@ -9,6 +9,7 @@ from mainspring.jobs.model import State
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from mainspring.jobs.lateness import DueRow
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import Withdrawn
 
@@ -31,6 +32,8 @@ class RecordedLifecycle:
         self.begun_roots: list[int] = []
         self.ended_roots: list[int] = []
         self.deleted: list[int] = []
+        self.rows: list[DueRow] = []
+        """All committed times by which jobs should have begun and ended."""
         self.refused: set[bytes] = set()
         """The uniques of jobs in the node's memory."""
 
@@ -62,6 +65,10 @@ class RecordedLifecycle:
         """Record that workers are to stop jobs."""
         assert why
         self.stopped += ids
+
+    def dated(self, rows: Sequence[DueRow]) -> None:
+        """Record committed times."""
+        self.rows += rows
 
     def begun(self, new: Sequence[Job], taken: Sequence[Job] = ()) -> None:
         """Record committed root jobs."""

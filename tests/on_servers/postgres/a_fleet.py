@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.postgres.engine import PostgresEngine
     from mainspring.events import Message
+    from mainspring.jobs.lateness import DueRow
     from mainspring.jobs.store import Withdrawn
     from mainspring.storage.engine import Operation
 
@@ -59,6 +60,9 @@ class Part:
 
     def stop(self, ids: Collection[int], why: str) -> None:
         raise AssertionError(ids)
+
+    def dated(self, rows: Sequence[DueRow]) -> None:
+        raise AssertionError(rows)
 
     def begun(self, new: Sequence[Job], taken: Sequence[Job] = ()) -> None:
         raise AssertionError(new, taken)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from mainspring.jobs.lateness import DueRow
     from mainspring.jobs.model import Job
     from mainspring.jobs.slices import JobLifecycle
     from mainspring.jobs.store import Withdrawn
@@ -44,6 +45,9 @@ class Attended:
 
     def stop(self, ids: Collection[int], why: str) -> None:
         self.later(lambda: self._following.stop(ids, why))
+
+    def dated(self, rows: Sequence[DueRow]) -> None:
+        self.later(lambda: self._following.dated(rows))
 
     def begun(self, new: Sequence[Job], taken: Sequence[Job] = ()) -> None:
         self.later(lambda: self._following.begun(new, taken))

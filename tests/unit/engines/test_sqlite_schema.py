@@ -37,6 +37,12 @@ GOLDEN: dict[str, list[Column]] = {
         ("number", "INTEGER", 1, None, 0),
         ("before_us", "INTEGER", 1, None, 0),
     ],
+    "deadlines": [
+        ("job", "INTEGER", 1, None, 1),
+        ("kind", "INTEGER", 1, None, 2),
+        ("schedule", "TEXT", 1, None, 3),
+        ("due_us", "INTEGER", 1, None, 0),
+    ],
     "event_ends": [("swept", "INTEGER", 1, None, 0), ("changes", "INTEGER", 1, None, 0)],
     "events": [
         ("number", "INTEGER", 0, None, 1),
@@ -271,6 +277,7 @@ INDEXES = {
     "schedules_queued": "CREATE INDEX schedules_queued ON schedules (name) WHERE queued > 0",
     "succeeded": "CREATE INDEX succeeded ON jobs (ended_us) WHERE state = 4 AND term >= 0",
     "deliveries_by_job": "CREATE INDEX deliveries_by_job ON deliveries (job) WHERE job > 0",
+    "deadlines_due": "CREATE INDEX deadlines_due ON deadlines (due_us)",
     "events_of_jobs": "CREATE INDEX events_of_jobs ON events (job, number) WHERE job > 0",
     "tags_of_job": "CREATE INDEX tags_of_job ON tags (job)",
     "unsuccessful": "CREATE INDEX unsuccessful ON jobs (state, ended_us) WHERE state > 4 AND term >= 0",

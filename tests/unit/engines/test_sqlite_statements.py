@@ -44,6 +44,9 @@ THESE_RUNS = [
     "SEARCH snapshots USING INTEGER PRIMARY KEY (rowid=?)",
 ]
 PLANS = {
+    "due_deadlines": ["SEARCH deadlines USING COVERING INDEX deadlines_due (due_us<?)"],
+    "next_deadline": ["SEARCH deadlines USING COVERING INDEX deadlines_due ((due_us,job,kind,schedule)>(?,?,?,?))"],
+    "remove_deadlines": ["SEARCH deadlines USING PRIMARY KEY (job=? AND kind=? AND schedule=?)"],
     "events": ["SEARCH events USING INTEGER PRIMARY KEY (rowid>?)"],
     "events_backward": ["SEARCH events USING INTEGER PRIMARY KEY (rowid<?)"],
     "events_of_job": ["SEARCH events USING INDEX events_of_jobs (job=? AND number>?)"],

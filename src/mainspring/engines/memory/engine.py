@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from mainspring.access.audit import event_of, recorded_acts
 from mainspring.access.idempotency import KeyedGroup
-from mainspring.engines.memory import access, events, jobs, queries
+from mainspring.engines.memory import access, deadlines, events, jobs, queries
 from mainspring.engines.memory.jobs import PENDING, copy, delete, enter_end, forget_ended, submit
 from mainspring.engines.memory.tables import Tables
 from mainspring.errors import StoreError
@@ -184,6 +184,7 @@ _HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
     **jobs.HANDLERS,
     **access.HANDLERS,
     **events.HANDLERS,
+    **deadlines.HANDLERS,
     Probe: lambda _, __: None,
 }
 
@@ -309,6 +310,10 @@ class Runner:
             run_synchronously(keyed.keep())
         for function in tx.commits:
             function()
+        if tables.dated:
+            dated, tables.dated = tables.dated, []
+            if lifecycle is not None:
+                lifecycle.dated(dated)
         return outcomes
 
     def read(self, query: Query[Any], budget: Budget, tables: Tables) -> Any:

@@ -10,11 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
+from mainspring.engines.memory import deadlines
 from mainspring.engines.memory.tables import Pending
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.job_events import add_hidden, of_settlement
+from mainspring.jobs.lateness import base_us, is_dated, moved, redated, rows_of
 from mainspring.jobs.model import NO_UNIQUE, RUNS, Job, Priority, State
 from mainspring.jobs.owners import AttemptEnded, Ended, Started, note
 from mainspring.jobs.rules import Event
@@ -64,6 +67,8 @@ def submit(tables: Tables, operation: ops.Submit) -> dict[int, ops.Found]:
         if job.options is not None:
             for tag in indexed_tags(job):
                 tables.tagged.setdefault((namespace_of(job.function), tag), set()).add(job.id)
+            if is_dated(job):
+                deadlines.put(tables, rows_of([job]))
         counts.add(job.function, state, job.priority)
     return joined
 
@@ -165,6 +170,11 @@ def _settle_one(tables: Tables, job: Job, settlement: rules.Settlement) -> None:
     request = tables.stopping.get(job.id)
     if request is not None and settlement.event in rules.GIVES_BACK:
         cancel_on_request(settlement, request)
+    if settlement.postponed_us and settlement.event is Event.SNOOZE:
+        now_us = settlement.due_us - settlement.postponed_us
+        deadlines.redate(
+            tables, job, moved(replace(job, started_us=settlement.started_us), settlement.postponed_us, now_us)
+        )
     job.attempt = settlement.counted
     job.suspects = settlement.job.suspects
     job.due_us = settlement.due_us
@@ -300,6 +310,7 @@ def reschedule(tables: Tables, operation: ops.Reschedule) -> ops.Rescheduled:
         return ops.Rescheduled(copy(job), before, priority)
     tables.counts.add(job.function, before, priority, -1)
     if operation.due_us is not None:
+        deadlines.redate(tables, job, moved(job, operation.due_us - base_us(job), operation.now_us))
         job.due_us = operation.due_us
     if operation.priority is not None:
         job.priority = operation.priority
@@ -314,6 +325,16 @@ def reschedule(tables: Tables, operation: ops.Reschedule) -> ops.Rescheduled:
     elif (job.state, job.priority) != (before, priority):
         _put_pending(tables, job)
     return ops.Rescheduled(copy(job), before, priority)
+
+
+def redate(tables: Tables, operation: ops.Redate) -> Job | None:
+    """Change by when a job should have begun and ended; see ``Redate``."""
+    job = find_job(tables, operation.id, operation.namespace)
+    if job is None:
+        return None
+    if not State(job.state).ended:
+        deadlines.redate(tables, job, redated(job, operation.start_us, operation.deadline_us))
+    return copy(job)
 
 
 def delete_ended(tables: Tables, operation: ops.DeleteEnded) -> ops.Deleted:
@@ -583,6 +604,7 @@ HANDLERS: dict[type[Operation], Callable[[Tables, Any], object]] = {
     ops.Redrive: redrive,
     ops.RequestStop: request_stop,
     ops.Reschedule: reschedule,
+    ops.Redate: redate,
     ops.DeleteEnded: delete_ended,
     ops.Sweep: sweep,
     ops.Wake: wake,

@@ -8,8 +8,11 @@ from heapq import nlargest, nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.deadlines.store import Item
+from mainspring.engines.memory.deadlines import put
 from mainspring.engines.memory.engine import MemoryGround, Transaction
 from mainspring.engines.memory.queries import behind_of
+from mainspring.jobs.lateness import DueRow
 from mainspring.jobs.model import State
 from mainspring.jobs.owners import Ended
 from mainspring.namespaces import ANY, split_text
@@ -84,6 +87,14 @@ class MemorySchedules(MemoryGround):
                 tables.joins[key] = join
             else:
                 tables.joins.pop(key, None)
+
+        put(tables, [DueRow(0, 0, late_us, name) for name, late_us in writes.late.items()])
+
+    async def remove_late(self, names: Collection[str], until_us: int) -> None:
+        found = self._tables.deadlines
+        for name in names:
+            if found.get(Item(0, 0, name), until_us + 1) <= until_us:
+                del found[Item(0, 0, name)]
 
     def _write_row(self, row: Fire) -> None:
         tables, key = self._tables, (row.schedule, row.fire_us)

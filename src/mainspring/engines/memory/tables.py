@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from mainspring.access.audit import Recorded
     from mainspring.access.store import Credential
     from mainspring.bulk.rules import BulkOperation
+    from mainspring.deadlines.store import Item
     from mainspring.event_log.store import Event, StoredInterest
     from mainspring.job_logs.model import Chunk
+    from mainspring.jobs.lateness import DueRow
     from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.owners import Notices
     from mainspring.resources.rules import Bucket, FunctionLimits, Holding, Rate
@@ -157,6 +159,10 @@ class Tables:
         """By their ids."""
         self.deliveries: dict[tuple[str, int], list[Delivery]] = {}
         """By subscription and subject, in the order of their events."""
+        self.deadlines: dict[Item, int] = {}
+        """The times by which jobs should have begun and ended, and schedules started a job, in microseconds of wall time."""
+        self.dated: list[DueRow] = []
+        """Those that the group under way has written."""
         self.notices: Notices = {}
         """The events in the group under way, for the owners of jobs."""
         self.schedules: dict[str, Stored] = {}

@@ -7,22 +7,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from msgspec.structs import replace
+
 from mainspring.bulk.store import BulkUnit
 from mainspring.engines.postgres import settling, submitting, transaction
 from mainspring.engines.postgres.claiming import COMMITTED_AFTER, Floors
 from mainspring.engines.postgres.lists import look_up
 from mainspring.engines.postgres.schedules import PostgresScheduleUnit
 from mainspring.engines.postgres.transaction import JOBS_SQL, SQL
+from mainspring.engines.sql import deadlines
 from mainspring.engines.sql.bulk import BulkRows, BulkSlice
+from mainspring.engines.sql.deadlines import DeadlineRows
 from mainspring.errors import StoreError
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
+from mainspring.jobs.lateness import base_us, moved, redated
 from mainspring.jobs.model import State
 from mainspring.jobs.owners import Ended, note
 from mainspring.jobs.rules import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from asyncpg import Record
 
@@ -178,7 +183,7 @@ def _columns(ids: Sequence[int], requests: dict[int, ops.Redrive]) -> transactio
     return [ids, after, due, transaction.sparse([requests[job_id].payload for job_id in ids])]
 
 
-_STATE_BEFORE, _PRIORITY, _PLACE = 20, 21, 22
+_STATE_BEFORE, _PRIORITY, _PLACE, _DUE_BEFORE = 20, 21, 22, 23
 """The indexes of these columns in the rows of the statement ``reschedule``."""
 
 
@@ -202,6 +207,10 @@ async def _reschedule(tx: Transaction, job_id: int, operation: ops.Reschedule) -
         job = (await look_up(tx, [job_id], operation.namespace)).get(job_id)
         return ops.Rescheduled(job, State.LEASED if job is None else max(job.state, State.LEASED), 0)
     (changed,) = await transaction.stored_jobs(tx, records)
+    if operation.due_us is not None:
+        before = replace(changed, due_us=records[0][_DUE_BEFORE] or 0)
+        change = moved(before, operation.due_us - base_us(before), operation.now_us)
+        await deadlines.redate(tx, changed, change, transaction.stored_options)
     _count(tx, records[0], changed)
     return ops.Rescheduled(changed, records[0][_STATE_BEFORE], records[0][_PRIORITY])
 
@@ -219,6 +228,33 @@ def _count(tx: Transaction, record: Record, job: Job) -> None:
         tx.pending(job.function)
     if job.expires_us:
         floors.expiring.lower(job.expires_us)
+
+
+async def redate(tx: Transaction, operations: Sequence[ops.Redate]) -> list[Job | None]:
+    """Change by when jobs should have begun and ended; see ``Redate``. Operations on one job follow each other."""
+    ids = [operation.id for operation in operations]
+    await submitting.admit(tx, ids)
+    aliases = await submitting.aliases(tx, ids)
+    return [await _redate(tx, aliases.get(operation.id, operation.id), operation) for operation in operations]
+
+
+async def _redate(tx: Transaction, job_id: int, operation: ops.Redate) -> Job | None:
+    await tx.sql.fetch("lock_live_jobs", transaction.known_ids([job_id]))
+    job = (await look_up(tx, [job_id], operation.namespace)).get(job_id)
+    if job is not None and job.state < State.SUCCEEDED:
+        change = redated(job, operation.start_us, operation.deadline_us)
+        await deadlines.redate(tx, job, change, transaction.stored_options)
+    return job
+
+
+class PostgresDeadlines(DeadlineRows):
+    """The rows of deadlines."""
+
+    async def live_jobs(self, ids: Collection[int]) -> tuple[dict[int, Job], Collection[int]]:
+        mine = {row[0] for row in await self._sql.fetch("lock_late_jobs", sorted(ids))}
+        found = {row[0] for row in await self._sql.fetch("live_of", sorted(ids))}
+        jobs = await look_up(self._tx, sorted(mine & found))
+        return jobs, found - mine
 
 
 async def delete_ended(tx: Transaction, operations: Sequence[ops.DeleteEnded]) -> list[ops.Deleted]:

@@ -276,7 +276,7 @@ FROM gone;
 
 -- name: reschedule
 WITH waiting AS MATERIALIZED (
-    SELECT id, state, priority FROM jobs WHERE id = ANY ($1::bigint[]) AND state < {leased} ORDER BY id FOR UPDATE
+    SELECT id, state, priority, due_us FROM jobs WHERE id = ANY ($1::bigint[]) AND state < {leased} ORDER BY id FOR UPDATE
 )
 UPDATE jobs
 SET state = s.state, due_us = coalesce(s.due_us, jobs.due_us), priority = coalesce(s.priority, jobs.priority),
@@ -285,7 +285,7 @@ FROM waiting, unnest($1::bigint[], $2::smallint[], $3::bigint[], $4::smallint[],
 AS s (id, state, due_us, priority, expires_us)
 WHERE jobs.id = ANY (ARRAY[s.id]) AND waiting.id = s.id
 RETURNING {columns | id: jobs.id | state: jobs.state | priority: jobs.priority | due_us: jobs.due_us | expires_us: jobs.expires_us},
-    waiting.state, waiting.priority, place;
+    waiting.state, waiting.priority, place, waiting.due_us;
 
 -- name: delete_ended
 WITH succeeded AS (

@@ -76,6 +76,7 @@ def _named(plan: Plan) -> set[str]:
     """Return the schedules that a group's operations name, except those that it fires."""
     names = {operation.name for operation in of_kind(plan, ops.TriggerSchedule)}
     names.update(operation.bulk.spec.schedule for operation in of_kind(plan, StepBackfill))
+    names.update(name for operation in of_kind(plan, ops.RingAbsences) for name in operation.names)
     names.update(change.name for operation in of_kind(plan, ops.SaveSchedules) for change in operation.changes)
     return names
 

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from mainspring.engines.postgres import submitting, transaction
 from mainspring.engines.postgres.claiming import Floors
-from mainspring.engines.postgres.lists import with_results
+from mainspring.engines.postgres.lists import look_up, with_results
 from mainspring.engines.postgres.transaction import JOBS_SQL
+from mainspring.engines.sql import deadlines
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.job_events import add_hidden, of_settlement
+from mainspring.jobs.lateness import moved
 from mainspring.jobs.model import Job, State, decode_stop_request, encode_stop_request, read_options
 from mainspring.jobs.owners import note, noticed
 from mainspring.jobs.rules import Event, Settlement
@@ -188,6 +190,7 @@ async def _requeue(tx: Transaction, settlements: list[Settlement]) -> tuple[set[
         )
     }
     floors = tx.memory(Floors)
+    await move_deadlines(tx, [one for one in settlements if one.postponed_us and (one.job.id, one.job.term) in places])
     await _load_functions(tx, settlements)
     for settlement, state in zip(settlements, states, strict=True):
         job = settlement.job
@@ -203,6 +206,16 @@ async def _requeue(tx: Transaction, settlements: list[Settlement]) -> tuple[set[
             floors.expiring.lower(job.expires_us)
     missed = [settlement for settlement in settlements if (settlement.job.id, settlement.job.term) not in places]
     return set(places), await _cancel_on_request(tx, missed) if missed else []
+
+
+async def move_deadlines(tx: Transaction, postponed: Sequence[Settlement]) -> None:
+    """Move the times of postponed jobs; they are read again, because a request may have changed them meanwhile."""
+    if postponed:
+        found = await look_up(tx, [one.job.id for one in postponed])
+        for one in postponed:
+            if one.event is Event.SNOOZE and one.job.id in found:
+                job, by_us = found[one.job.id], one.postponed_us
+                await deadlines.redate(tx, job, moved(job, by_us, one.due_us - by_us), transaction.stored_options)
 
 
 async def _cancel_on_request(tx: Transaction, settlements: list[Settlement]) -> list[Settlement]:

@@ -19,10 +19,12 @@ from mainspring import namespaces
 from mainspring.engines.postgres import transaction
 from mainspring.engines.postgres.claiming import Floors
 from mainspring.engines.postgres.transaction import JOBS_SQL, PORTION_BYTES, columns, decode_stored_options, key_of
+from mainspring.engines.sql import deadlines
 from mainspring.errors import StoreError, UsageError
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
+from mainspring.jobs.lateness import rows_of
 from mainspring.jobs.model import MAX_WAIT, NO_UNIQUE, Job, Options, State, check_retry
 from mainspring.jobs.store.nodes import REFUSED_REMEDY
 from mainspring.jobs.user_data import check_tags, indexed_tags
@@ -155,6 +157,8 @@ async def note_stored(tx: Transaction, new_jobs: Sequence[New]) -> None:
     tagged = [new.job for new in new_jobs if new.job.options is not None and new.job.options.tags]
     if tagged:
         await _store_tags(tx, tagged)
+    if rows := rows_of(new.job for new in new_jobs):
+        await deadlines.put(tx, rows)
 
 
 async def _store_tags(tx: Transaction, jobs: Sequence[Job]) -> None:

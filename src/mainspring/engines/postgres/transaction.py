@@ -64,6 +64,7 @@ SQL_FILES: Final = (
     "workflows.sql",
     "events.sql",
     "subscriptions.sql",
+    "deadlines.sql",
 )
 
 SQL: Final = statements.load(__package__, SQL_FILES, _DIALECT)

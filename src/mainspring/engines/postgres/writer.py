@@ -68,11 +68,12 @@ from mainspring.engines.postgres.connections import LOG_INTERVAL, Verdict, conne
 from mainspring.engines.postgres.transaction import JOBS_SQL, Functions, Memory, Nodes, Transaction, load_statements
 from mainspring.engines.postgres.warm_runs import NoStore, NotWarmError
 from mainspring.engines.postgres.workflows import PostgresWorkflowSlice
-from mainspring.engines.sql import access, events, records
+from mainspring.engines.sql import access, deadlines, events, records
 from mainspring.errors import StoreError, StoreFencedError
 from mainspring.event_log.store import Numbered, NumberEvents
 from mainspring.jobs import store as ops
 from mainspring.jobs.job_events import have_events
+from mainspring.jobs.lateness import is_dated
 from mainspring.jobs.owners import owner
 from mainspring.jobs.rules import Event
 from mainspring.jobs.slices import Slice, Units
@@ -119,6 +120,7 @@ JOB_HANDLERS: Final[dict[type[Operation], JobHandler]] = {
     ops.RequestStop: settling.request_stop,
     ops.Redrive: changing.redrive,
     ops.Reschedule: changing.reschedule,
+    ops.Redate: changing.redate,
     ops.DeleteEnded: changing.delete_ended,
     ops.Sweep: partitions.sweep,
     ops.Wake: changing.wake,
@@ -145,6 +147,7 @@ HANDLERS: Final[dict[type[Operation], Handler]] = {
     **access.HANDLERS,
     **records.HANDLERS,
     **events.HANDLERS,
+    **deadlines.handlers(changing.PostgresDeadlines),
     NumberEvents: number_events,
     Probe: probe,
 }
@@ -601,7 +604,7 @@ def _new_jobs(tx: Transaction, plan: Plan) -> list[New] | None:
         if operation.waiter:
             return None
         jobs += operation.jobs
-    if any(job.options is not None and job.options.tags for job in jobs):
+    if any(job.options is not None and (job.options.tags or is_dated(job)) for job in jobs):
         return None
     if not all(job.function in tx.functions.numbers for job in jobs):
         return None

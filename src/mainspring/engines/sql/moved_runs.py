@@ -24,6 +24,7 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "early_signals": ("job", "number", "bytes", "request", "name", "input"),
     "errands": ("errand",),
     "tags": ("namespace", "tag", "job", "created_us"),
+    "deadlines": ("job", "kind", "schedule", "due_us"),
 }  # fmt: skip
 """The columns of each table whose rows move unchanged. Jobs and terms have a form of their own."""
 

@@ -7,7 +7,9 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
+from mainspring.engines.sql import deadlines
 from mainspring.engines.sql.statements import LARGEST
+from mainspring.jobs.lateness import DueRow
 from mainspring.jobs.model import State
 from mainspring.jobs.owners import Ended
 from mainspring.queries import AMONG, LastOutcomes, ListFires, NewestFires, newest_fires
@@ -79,6 +81,12 @@ class ScheduleRows(ABC):
         await many("save_fires", map(_row, writes.changed))
         await many("save_joins", [(one.child, one.fire_us, one.left, one.stopped) for one in joins if one.left])
         await many("remove_joins", [(one.child, one.fire_us) for one in joins if not one.left])
+
+        if writes.late:
+            await deadlines.put(self._tx, [DueRow(0, 0, late_us, name) for name, late_us in writes.late.items()])
+
+    async def remove_late(self, names: Collection[str], until_us: int) -> None:
+        await self._sql.execute("remove_absences", self._sql.among(names), until_us)
 
     async def joined(self, limit: int) -> list[tuple[Fire, Ended | None]]:
         found = await self.settled(lambda: self._sql.fetch("joined_fires", limit))

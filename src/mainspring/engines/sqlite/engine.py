@@ -14,7 +14,8 @@ import structlog
 
 from mainspring.access.audit import event_of, recorded_acts
 from mainspring.access.idempotency import KeyedGroup
-from mainspring.engines.sql import access, events, records
+from mainspring.engines.sql import access, deadlines, events, records
+from mainspring.engines.sql.deadlines import DeadlineRows
 from mainspring.engines.sqlite import (
     claiming,
     jobs,
@@ -28,17 +29,19 @@ from mainspring.errors import StoreBrokenError, StoreError, StoreFullError
 from mainspring.event_log.interests import CurrentInterests
 from mainspring.event_log.store import Numbered, NumberEvents
 from mainspring.ids import Term
+from mainspring.jobs.model import State
 from mainspring.jobs.slices import Units, concerns
 from mainspring.nodes import node_events
 from mainspring.storage.commit_queue import LOCK_RETRY_DELAYS
 from mainspring.storage.engine import Opened, Phase, Probe, has_keys, plan_of, run_synchronously, unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from mainspring.features import Feature
     from mainspring.ids import NodeId
+    from mainspring.jobs.model import Job
     from mainspring.jobs.slices import JobLifecycle, Slice
     from mainspring.storage.engine import Answer, Answered, Budget, Committed, Operation, Query
 
@@ -55,10 +58,19 @@ def _number(_: Transaction, operations: Sequence[NumberEvents]) -> list[Numbered
     return [Numbered(0, more=False)] * len(operations)
 
 
+class SqliteDeadlines(DeadlineRows):
+    """The rows of deadlines."""
+
+    async def live_jobs(self, ids: Collection[int]) -> tuple[dict[int, Job], Collection[int]]:
+        found = (jobs.find_job(self._tx, job_id) for job_id in ids)
+        return {job.id: job for job in found if job is not None and job.state < State.SUCCEEDED}, ()
+
+
 _HANDLERS: dict[type[Operation], Callable[[Any, Any], Sequence[Any]]] = {
     **jobs.HANDLERS,
     **claiming.RESOURCE_HANDLERS,
     **{kind: synchronous(handler) for kind, handler in (access.HANDLERS | records.HANDLERS | events.HANDLERS).items()},
+    **{kind: synchronous(handler) for kind, handler in deadlines.handlers(SqliteDeadlines).items()},
     NumberEvents: _number,
     Probe: probe,
 }

@@ -10,17 +10,28 @@ import json
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from mainspring.engines.sql import deadlines
 from mainspring.engines.sqlite import claiming, transaction
 from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.job_events import add_hidden, of_settlement
-from mainspring.jobs.model import RUNS, Job, State, decode_stop_request, encode_stop_request, read_options
+from mainspring.jobs.lateness import base_us, is_dated, moved, redated, rows_of
+from mainspring.jobs.model import (
+    RUNS,
+    Job,
+    State,
+    decode_stop_request,
+    encode_options,
+    encode_stop_request,
+    read_options,
+)
 from mainspring.jobs.owners import Ended, note, noticed
 from mainspring.jobs.rules import Event
 from mainspring.jobs.settlement_records import cancel_on_request, note_lost
 from mainspring.jobs.user_data import indexed_tags
 from mainspring.namespaces import ANY, namespace_of
+from mainspring.storage.engine import run_synchronously
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -138,14 +149,14 @@ def submit(tx: Transaction, operations: Sequence[ops.Submit]) -> list[dict[int, 
                 plain.append(transaction.submitted_row(job, function))
                 key = (function, job.state, job.priority)
                 numbers[key] = numbers.get(key, 0) + 1
-                if job.options is not None and job.options.tags:
+                if job.options is not None and (job.options.tags or is_dated(job)):
                     tagged.append(job)
     for (function, state, priority), count in numbers.items():
         tx.count(function, state, priority, count)
     if plain:
         tx.cursor.executemany(SQL["submit"], plain)
         if tagged:
-            _store_tags(tx, tagged)
+            _index(tx, tagged)
     joined = _submit_named(tx, named) if named else {}
     if not joined:
         return [{} for _ in operations]
@@ -184,14 +195,17 @@ def _store_named(tx: Transaction, fresh: list[Job], joined: dict[int, ops.Found]
                 joined[job.id] = ops.Found(*live)
                 continue
         tx.count(function, job.state, job.priority, 1)
-        if job.options is not None and job.options.tags:
-            _store_tags(tx, [job])
+        if job.options is not None and (job.options.tags or is_dated(job)):
+            _index(tx, [job])
 
 
-def _store_tags(tx: Transaction, stored: list[Job]) -> None:
+def _index(tx: Transaction, stored: list[Job]) -> None:
+    """Store the tags of new jobs, and the times by which they should have begun and ended."""
     tx.cursor.executemany(
         SQL["tag"], [(namespace_of(job.function), tag, job.id) for job in stored for tag in indexed_tags(job)]
     )
+    if rows := rows_of(stored):
+        run_synchronously(deadlines.put(tx, rows))
 
 
 def _kept(tx: Transaction, job: Job) -> ops.Found | None:
@@ -261,10 +275,24 @@ def _settle_all(tx: Transaction, settlements: Sequence[rules.Settlement]) -> boo
             for (function, priority, _), number in _numbers(tx, forgotten).items():
                 tx.count(function, _LEASED, priority, -number)
         for settlement in owned:
+            if settlement.postponed_us and settlement.event is Event.SNOOZE:
+                _move_deadlines(tx, settlement)
             note(tx.notices, noticed(settlement, _TARGETS[settlement.event]))
         if tx.stopping:
             tx.no_longer_stopping([settlement.job.id for settlement in settlements])
     return accepted
+
+
+def _move_deadlines(tx: Transaction, settlement: rules.Settlement) -> None:
+    """Move the times of a job that was postponed; they are read again, because a request may have changed them meanwhile."""
+    job = find_job(tx, settlement.job.id)
+    if job is not None:
+        by_us = settlement.postponed_us
+        run_synchronously(deadlines.redate(tx, job, moved(job, by_us, settlement.due_us - by_us), _encoded))
+
+
+def _encoded(job: Job) -> bytes | None:
+    return None if job.options is None else encode_options(job.options)
 
 
 def _cancel_on_request(tx: Transaction, settlements: Sequence[rules.Settlement]) -> None:
@@ -452,6 +480,9 @@ def _reschedule(tx: Transaction, job: Job | None, operation: ops.Reschedule) -> 
     if before > State.PENDING:
         return ops.Rescheduled(job, before, priority)
     after = rules.rescheduled(before, operation.due_us, operation.now_us)
+    if operation.due_us is not None:
+        change = moved(job, operation.due_us - base_us(job), operation.now_us)
+        run_synchronously(deadlines.redate(tx, job, change, _encoded))
     tx.cursor.execute(
         SQL["reschedule"], (operation.id, after, operation.due_us, operation.priority, operation.expires_us)
     )
@@ -461,6 +492,18 @@ def _reschedule(tx: Transaction, job: Job | None, operation: ops.Reschedule) -> 
     tx.count(function, before, priority, -1)
     tx.count(function, changed.state, changed.priority, 1)
     return ops.Rescheduled(changed, before, priority)
+
+
+def redate(tx: Transaction, operations: Sequence[ops.Redate]) -> list[Job | None]:
+    """Change by when jobs should have begun and ended; see ``Redate``."""
+    return [_redate(tx, find_job(tx, one.id, one.namespace), one) for one in operations]
+
+
+def _redate(tx: Transaction, job: Job | None, operation: ops.Redate) -> Job | None:
+    if job is not None and job.state < State.SUCCEEDED:
+        change = redated(job, operation.start_us, operation.deadline_us)
+        run_synchronously(deadlines.redate(tx, job, change, _encoded))
+    return job
 
 
 def delete_ended(tx: Transaction, operations: Sequence[ops.DeleteEnded]) -> list[ops.Deleted]:
@@ -533,6 +576,7 @@ HANDLERS: dict[type[Operation], Callable[[Transaction, Sequence[Any]], list[Any]
     ops.Redrive: redrive,
     ops.RequestStop: request_stop,
     ops.Reschedule: reschedule,
+    ops.Redate: redate,
     ops.DeleteEnded: delete_ended,
     ops.Sweep: sweep,
     ops.Wake: wake,

@@ -75,6 +75,9 @@ SELECT errand FROM errands ORDER BY number;
 SELECT t.namespace, t.tag, t.job, jobs.created_us FROM tags AS t JOIN jobs ON jobs.id = t.job
 WHERE t.job IN (SELECT id FROM leaving_jobs);
 
+-- name: deadlines
+SELECT job, kind, schedule, due_us FROM deadlines WHERE job IN (SELECT id FROM leaving_jobs);
+
 -- The fire time of a schedule that began one of the runs: as its job is gone, the repair of schedules ends it.
 -- name: release_fires
 UPDATE fires SET standing = 2 WHERE standing = 1 AND job IN (SELECT id FROM leaving_jobs);

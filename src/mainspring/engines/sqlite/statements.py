@@ -25,6 +25,7 @@ SQL_FILES: Final = (
     "bulk.sql",
     "events.sql",
     "subscriptions.sql",
+    "deadlines.sql",
 )
 
 

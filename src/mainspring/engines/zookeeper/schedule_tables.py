@@ -260,6 +260,9 @@ class ZookeeperSchedules(ZookeeperGround):
 
     # ---- writing ----
 
+    async def remove_late(self, names: Collection[str], until_us: int) -> None:
+        """Do nothing: the store has no such times."""
+
     async def write(self, writes: ops.Writes) -> None:
         """Write the changes."""
         if writes.respecified:

@@ -224,7 +224,8 @@ class Redriven(NamedTuple):
 class Reschedule(Acting):
     """Change when a waiting job starts, its priority, or when it expires; None leaves a value unchanged.
 
-    With ``due_us``, the job is SCHEDULED if that is after ``now_us``, and PENDING otherwise. An ``expires_us`` of 0 means that it
+    With ``due_us``, the job is SCHEDULED if that is after ``now_us``, and PENDING otherwise; the times by which it should have
+    begun and ended move as its due time does (`jobs.lateness.moved`). An ``expires_us`` of 0 means that it
     does not expire. Guard: SCHEDULED or PENDING, in the namespace. Outcome: ``Rescheduled``.
     """
 
@@ -252,6 +253,25 @@ class Reschedule(Acting):
             and self.due_us > self.now_us
         ):
             yield of_job(types.SNOOZED, job, due_us=self.due_us, by=by(self.act))
+
+
+class Redate(Acting):
+    """Change by when a job should have begun and ended (`jobs.lateness`), also of one that a node holds, and of a root job.
+
+    Times are microseconds of wall time; None leaves one as it is, 0 removes it. Guard: not ended, and in the namespace.
+    Outcome: ``Job | None``, the job after it, without payload and result, or as it is if it has ended.
+    """
+
+    phase = Phase.CANCEL
+    is_request = True
+    id: int
+    start_us: int | None = None
+    deadline_us: int | None = None
+    namespace: str = DEFAULT
+
+    def recorded(self, outcome: Job | None) -> Act | None:
+        """Return the act, if the job had not ended."""
+        return self.act if outcome is not None and outcome.state < State.SUCCEEDED else None
 
 
 class Rescheduled(NamedTuple):
