@@ -214,6 +214,15 @@ _ISATAP: Final = 0x5EFE
 _ISATAP_MASK: Final = 0xFDFFFFFF
 
 
+def _is_metadata(address: Address) -> bool:
+    """Return whether it is one of `METADATA`, also inside of an IPv6 address behind any prefix of a translator or a tunnel."""
+    if isinstance(address, IPv6Address) and (
+        IPv4Address(int(address) & 0xFFFFFFFF) in METADATA or address.sixtofour in METADATA
+    ):
+        return True
+    return address in METADATA
+
+
 def refusal(address: Address, allowed: Collection[Network] = ()) -> str:
     """Return why webhooks may not be sent to an address, such as ``private``; empty if they may.
 
@@ -221,8 +230,8 @@ def refusal(address: Address, allowed: Collection[Network] = ()) -> str:
     judged as what it is: the system connects to that of ``::ffff:0:0/96`` by IPv4, and a translator to that of ``64:ff9b::/96``.
     """
     if isinstance(address, IPv6Address):
-        address = address.ipv4_mapped or address
-    if address in METADATA:
+        address = address.ipv4_mapped or IPv6Address(int(address))  # without a zone, which makes equal addresses differ
+    if _is_metadata(address):
         is_named = any(network.num_addresses == 1 and address in network for network in allowed)
         return "" if is_named else "a cloud's metadata"
     if any(address in network for network in allowed):

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 import uvloop
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.unit.server.certificates import Pair, self_signed, signed
 
 from mainspring.errors import UsageError
@@ -317,6 +319,25 @@ def test_the_bytes_that_are_read_have_a_limit() -> None:
     assert not exchange.receive(b"x" * (exchange.left - 1))
     assert exchange.receive(b"x")
     assert exchange.left == 0
+
+
+PARTS = [
+    *(b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 100 C\r\n\r\n", b"content-length: 5\r\n", b"transfer-encoding: chunked\r\n"),
+    *(b"\r\n", b"hello", b"5\r\n", b"0\r\n\r\n"),
+]
+
+
+@given(st.lists(st.one_of(st.binary(max_size=50), st.sampled_from(PARTS))))
+def test_any_bytes_are_an_answer_or_an_error(parts: list[bytes]) -> None:
+    exchange = Exchange(Target("http", "h.example.com", 80, "/"), HEADERS, BODY, LIMITS)
+    try:
+        is_complete = any(exchange.receive(part) for part in parts if part) or exchange.receive(b"")
+    except SendError:
+        assert not exchange.status
+    else:
+        assert is_complete
+        assert exchange.status >= 200
+    assert len(exchange.excerpt) <= LIMITS.excerpt
 
 
 def test_headers_without_an_end_are_an_error() -> None:

@@ -250,6 +250,22 @@ def test_metadata_is_permitted_by_its_own_address_alone(address: IPv4Address | I
     assert refusal(address, [ip_network(address)]) == ""
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "::ffff:169.254.169.254",
+        "64:ff9b::169.254.169.254",
+        "64:ff9b:1::169.254.169.254",
+        "2001:470:64::169.254.169.254",
+        "2002:a9fe:a9fe::1",
+        "::168.63.129.16",
+        "fd00:ec2::254%eth0",
+    ],
+)
+def test_no_wide_network_permits_metadata_in_another_form(text: str) -> None:
+    assert refusal(ip_address(text), [ip_network("0.0.0.0/0"), ip_network("::/0")]) == "a cloud's metadata"
+
+
 def test_one_inner_address_refuses_the_host_and_is_not_shown() -> None:
     with pytest.raises(UsageError) as caught:
         check_addresses(["8.8.8.8", "10.1.2.3"])
