@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mainspring.access.caller import Caller, Grant, Role
-from mainspring.api import access, functions, jobs, namespaces, nodes, operations, schedules, submitting, workflows
+from mainspring.api import (
+    access,
+    events,
+    functions,
+    jobs,
+    namespaces,
+    nodes,
+    operations,
+    schedules,
+    submitting,
+    workflows,
+)
 from mainspring.api.handlers.pages import cursor_of
 from mainspring.api.request import ApiError, Code, JobCriteria, Shared, write
 from mainspring.callbacks import awaited
@@ -66,6 +77,7 @@ class World:
     async def make(self) -> None:
         """Make an object of each kind."""
         call, here = self.built.api.call, self.namespace
+        await call(events.ListEvents(after=events.END, everywhere=True))
         new = submitting.NewJob(
             function="task",
             args=ARGUMENTS,
@@ -228,6 +240,19 @@ CASES: dict[type[Request[Any]], Requests] = {
         *_jobs(jobs.ReadJobLogs, whole=True, wait=0.0)(world),
     ],
     jobs.FollowLogs: _jobs(jobs.FollowLogs),
+    events.ListEvents: lambda world: [
+        events.ListEvents(),
+        events.ListEvents(order="oldest"),
+        events.ListEvents(after="0", everywhere=True),
+        *(events.ListEvents(after="0", job=handle) for handle in world.handles),
+        *(events.ListEvents(job=handle) for handle in world.handles),
+    ],
+    events.ListEventTypes: _named(events.ListEventTypes),
+    events.FollowEvents: lambda world: [
+        events.FollowEvents(after="0"),
+        events.FollowEvents(after="0", everywhere=True),
+        *(events.FollowEvents(after="0", job=handle) for handle in world.handles),
+    ],
     functions.ListFunctions: _named(functions.ListFunctions),
     functions.ShowFunction: _named(functions.ShowFunction, function="task"),
     functions.IsRegistered: _named(functions.IsRegistered, function="task"),
@@ -335,6 +360,7 @@ async def outcome(world: World, request: Request[Any]) -> bytes | Code:
                 namespaces.FollowNumbers,
                 namespaces.FollowVersion,
                 jobs.FollowLogs,
+                events.FollowEvents,
                 operations.FollowOperation,
             ),
         ):
@@ -342,6 +368,8 @@ async def outcome(world: World, request: Request[Any]) -> bytes | Code:
             end = await api.follow(request, feed, caller=world.caller)
             if isinstance(request, namespaces.FollowNumbers):  # the first sample comes later
                 await asyncio.wait_for(feed.begun.wait(), 10)
+            if isinstance(request, events.FollowEvents):  # a later read is answered after that of the stream
+                await asyncio.wait_for(api.call(events.ListEvents(), caller=world.caller), 10)
             end()
             return write(feed.sent)
         return write(await asyncio.wait_for(api.call(request, caller=world.caller), 10))

@@ -84,6 +84,8 @@ class Code(StrEnum):
     WORKFLOW_NOT_FOUND = "workflow_not_found", Kind.NOT_FOUND, 404, "There is no such workflow"
     """No worker has registered the workflow, or its version."""
     TOKEN_NOT_FOUND = "token_not_found", Kind.NOT_FOUND, 404, "There is no such token"
+    EVENTS_GONE = "events_gone", Kind.NOT_FOUND, 410, "Events behind the place are not kept"
+    """The reader has missed some; ``oldest`` is the number behind which it misses none."""
     CONFLICT = "conflict", Kind.CONFLICT, 409, "The state does not allow the request"
     """That of a job, a schedule or a run; the message names the state."""
     CHANGED = "changed", Kind.CONFLICT, 412, "The object has changed"
@@ -122,15 +124,25 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of a conflict: the job that has the unique now."""
     field: str | None = None
     """The field of the request that is wrong, if the problem is about one."""
+    oldest: str | None = None
+    """Of `Code.EVENTS_GONE`: the number behind which the reader misses no event."""
 
 
 class ApiError(MainspringError):
     """A call failed; ``problem`` is the reason."""
 
-    def __init__(self, code: Code, message: str, live_handle: str | None = None, *, field: str | None = None) -> None:
+    def __init__(
+        self,
+        code: Code,
+        message: str,
+        live_handle: str | None = None,
+        *,
+        field: str | None = None,
+        oldest: str | None = None,
+    ) -> None:
         message = hide_secrets(message)  # it may quote a token that stands in the wrong place, and clients log it
         super().__init__(message)
-        self.problem = Problem(code, message, live_handle, field)
+        self.problem = Problem(code, message, live_handle, field, oldest)
 
 
 def lacking(feature: Feature) -> ApiError:

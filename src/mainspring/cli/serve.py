@@ -390,6 +390,18 @@ class NodeOptions:
         float,
         JOBS_GROUP.duration("--audit-retention", "How long acts are kept in the audit. Set the same on all nodes."),
     ] = 90 * DAY
+    event_retention: Annotated[
+        float,
+        JOBS_GROUP.duration("--event-retention", "How long events are kept. Set the same on all nodes."),
+    ] = 7 * DAY
+    event_limit: Annotated[
+        int,
+        JOBS_GROUP.option(
+            "--event-limit",
+            "The most events that are kept; the oldest ones are deleted before their time. Set the same on all nodes.",
+            **at_least(1, count, str, "is too few: give {least} or more"),
+        ),
+    ] = 1_000_000
     remembering: RememberingOptions = DEFAULT_REMEMBERING
     workflows: RunLimitOptions = DEFAULT_RUN_LIMITS
     job_retries: Annotated[
@@ -460,6 +472,8 @@ class NodeOptions:
                 dead_retention=self.dead_retention,
                 log_retention=self.log_retention,
                 audit_retention=self.audit_retention,
+                event_retention=self.event_retention,
+                event_limit=self.event_limit,
                 keep_arguments=self.remembering.keep,
                 redact=self.remembering.redact,
                 job_retries=self.job_retries,

@@ -7,10 +7,13 @@ others, whose messages were lost.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from mainspring.callbacks import Callback
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError
+from mainspring.event_log.interests import Interest
 from mainspring.event_log.store import (
     EndSeries,
     NumberEvents,
@@ -22,20 +25,26 @@ from mainspring.event_log.store import (
     StoredInterest,
     SweepEvents,
 )
+from mainspring.event_log.types import TYPES
 from mainspring.events import InterestsChanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from mainspring.callbacks import Done, Failed
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
-    from mainspring.event_log.interests import CurrentInterests, Interest, NewEvent
+    from mainspring.event_log.interests import CurrentInterests, NewEvent
     from mainspring.event_log.store import AllInterests, LogEnds, Numbered
     from mainspring.storage.commit_queue import CommitQueue
+    from mainspring.storage.engine import Query
     from mainspring.storage.reads import Reads
 
-LOOK_INTERVAL: Final = 1.0
-"""Seconds between two looks of waiting readers at events that other nodes have numbered, and at events without a number."""
+T = TypeVar("T")
+
+LOOK_INTERVAL: Final = 0.75
+"""Seconds between two looks of waiting readers at events that other nodes have numbered, and at events without a number. A node
+looks at its next tick, a moment later."""
 RELOAD_INTERVAL: Final = 10.0
 """Seconds between two reads of all interests: some end by themselves, and a message about a change may be lost."""
 SWEEP_INTERVAL: Final = 60.0
@@ -45,6 +54,11 @@ MOST_INTERESTS: Final = 2_000
 """Interests of a store: each event is compared with those that have its type."""
 MOST_UNRECORDED: Final = 10_000
 """Events without an operation that wait for a store that is away."""
+READER: Final = "reader:"
+"""The ids of the interests of readers begin so."""
+MOST_FILTERS: Final = 50
+"""Different filters of the readers of a namespace: further readers have all of its events recorded, by one filter. So nobody can
+keep others from reading by making up filters."""
 EVENTS_KEY: Final = "events"
 """The name by which one node is the first that sweeps, and that numbers events of nodes that have ended."""
 
@@ -83,6 +97,10 @@ class EventLog:
         self._own_listeners: dict[Callable[[], None], None] = {}
         self._change_listeners: dict[Callable[[], None], None] = {}
         self._unrecorded: list[NewEvent] = []
+        self._waiting: list[Callable[[], object]] = []
+        self._under_way: dict[tuple[Query[Any], int], list[tuple[Done, Failed]]] = {}
+        self.growths = 0
+        """How often there may have been new events so far."""
         self._all: AllInterests | None = None
         self._is_numbering = self._has_more = self._is_reloading = self._is_telling = False
         self._look_at = self._reload_at = self._sweep_at = clock.monotonic()
@@ -122,13 +140,24 @@ class EventLog:
         del error  # the next look numbers them
         self._is_numbering = False
 
+    @property
+    def is_read(self) -> bool:
+        """Whether a reader waits for new events: the node must look for those of others."""
+        return bool(self._waiting)
+
+    async def grown(self, seen: int) -> None:
+        """Return once there may be new events since ``growths`` was ``seen``; after about a second in any case."""
+        if seen == self.growths:
+            await Callback[None](lambda done, _: self._waiting.append(lambda: done(None)))
+
     def _grown(self) -> None:
         for listener in [*self._own_listeners]:
             self._call_soon(listener)
         self._grown_anywhere()
 
     def _grown_anywhere(self) -> None:
-        if self._listeners and not self._is_telling:
+        self.growths += 1
+        if (self._listeners or self._waiting) and not self._is_telling:
             self._is_telling = True
             self._call_soon(self._tell)
 
@@ -138,7 +167,8 @@ class EventLog:
 
     def _tell(self) -> None:
         self._is_telling = False
-        for listener in [*self._listeners]:
+        waiting, self._waiting = self._waiting, []
+        for listener in (*self._listeners, *waiting):
             listener()
 
     # ---- events without an operation ----
@@ -164,6 +194,37 @@ class EventLog:
         """Note that a state has ended, which this node has noted before."""
         self._commits.put(EndSeries(key), lambda _: None, lambda _: None)
 
+    # ---- reading ----
+
+    async def read(self, query: Query[T]) -> T:
+        """Return the answer to a query. Readers who ask the same, with no new events in between, share one answer."""
+        answer: T = await Callback(partial(self._share, (query, self.growths)))
+        return answer
+
+    def _share(self, key: tuple[Query[Any], int], done: Done, failed: Failed) -> None:
+        sharing = self._under_way.get(key)
+        if sharing is not None:
+            sharing.append((done, failed))
+            return
+        self._under_way[key] = [(done, failed)]
+        self._reads.ask(key[0], partial(self._answered, key), partial(self._failed, key))
+
+    def _answered(self, key: tuple[Query[Any], int], answer: Any) -> None:
+        for done, _ in self._under_way.pop(key):
+            done(answer)
+
+    def _failed(self, key: tuple[Query[Any], int], error: StoreError) -> None:
+        for _, failed in self._under_way.pop(key):
+            failed(error)
+
+    async def ends(self) -> LogEnds:
+        """Return the ends of the log, as they are now."""
+        return await self._reads.read(ShowLogEnds())
+
+    async def shared_ends(self) -> LogEnds:
+        """Return the ends of the log, perhaps as a read has them that began a moment ago, and after the last growth."""
+        return await self.read(ShowLogEnds())
+
     # ---- interests ----
 
     async def save(self, saved: Sequence[StoredInterest], removed: Collection[str] = ()) -> AllInterests:
@@ -185,11 +246,18 @@ class EventLog:
 
     async def want(self, interest: Interest) -> None:
         """Have the events of an interest recorded for the next ten minutes at least. A reader calls it every few minutes."""
-        name = f"reader:{_digest(interest)}"
         now_us = self._now_us()
         until_us = now_us + to_us(READER_SECONDS)
-        present = [] if self._all is None else [one for one in self._all.interests if one.id == name]
-        if not any(one.until_us > until_us - to_us(READER_SECONDS / 2) for one in present):
+        of_readers = {
+            one.id: one.until_us
+            for one in (() if self._all is None else self._all.interests)
+            if one.id.startswith(READER) and one.interest.namespace == interest.namespace and one.until_us > now_us
+        }
+        name = READER + _digest(interest)
+        if name not in of_readers and len(of_readers) >= MOST_FILTERS:
+            interest = Interest(frozenset(TYPES), interest.namespace)
+            name = READER + _digest(interest)
+        if of_readers.get(name, 0) <= until_us - to_us(READER_SECONDS / 2):
             await self.save([StoredInterest(name, interest, until_us)])
 
     def use(self, interests: AllInterests) -> None:
@@ -231,10 +299,6 @@ class EventLog:
         self._is_reloading = False
 
     # ---- the log ----
-
-    async def ends(self) -> LogEnds:
-        """Return the ends of the log."""
-        return await self._reads.read(ShowLogEnds())
 
     def tick(self) -> None:
         """Do the work that is due."""

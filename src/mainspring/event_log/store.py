@@ -7,6 +7,7 @@ The events of one job are numbered in the order of their causes.
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -48,6 +49,17 @@ def includes(interest: Interest, event: Event) -> bool:
     return event.type in interest.types and interest.covers(
         event.namespace, event.function, event.fields.get("tags", ())
     )
+
+
+RUNS: Final = ("run", "parent")
+"""The fields with the numbers of runs."""
+
+
+def numbers_in(event: Event) -> Iterator[int]:
+    """Yield the numbers of the job and of the runs in an event."""
+    if event.job:
+        yield event.job
+    yield from (event.fields[name] for name in RUNS if event.fields.get(name))
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -235,6 +247,7 @@ class ListEvents(PageQuery[Event], frozen=True, kw_only=True):
     """A namespace; empty: all of them."""
     types: frozenset[str] | None = None
     function: str | None = None
+    """A name, or a pattern such as ``pay*``."""
     tag: str | None = None
     job: int | None = None
     subject: str | None = None
@@ -245,7 +258,7 @@ class ListEvents(PageQuery[Event], frozen=True, kw_only=True):
         return (
             self.namespace in {ANY, event.namespace}
             and (self.types is None or event.type in self.types)
-            and (self.function is None or event.function == self.function)
+            and (self.function is None or fnmatchcase(event.function, self.function))
             and (self.subject is None or event.subject == self.subject)
             and (self.job is None or event.job == self.job)
             and (self.tag is None or self.tag in event.fields.get("tags", ()))

@@ -18,6 +18,7 @@ from mainspring.access.caller import Refusals
 from mainspring.access.proxy import HostNames
 from mainspring.access.service import AUDIT_RETENTION, AccessService
 from mainspring.api.handlers.access import AccessCalls
+from mainspring.api.handlers.events import EventCalls
 from mainspring.api.handlers.fires import FireCalls
 from mainspring.api.handlers.functions import Acknowledgements, DeadLetters, FunctionCalls
 from mainspring.api.handlers.grants import FunctionGrants, RunGrants, ScheduleGrants
@@ -330,6 +331,7 @@ async def open_node(
     )
     schedule_calls = ScheduleGrants(ScheduleCalls(schedules, reads, handles, job_clock, lacks).handlers)
     log_calls = LogCalls(logs, service, refusals)
+    event_calls = EventCalls(events, handles, job_clock, service.later, refusals)
     other_nodes: Callable[[], Sequence[NodeRow]] = tuple if fleet is None else fleet.others
     dead_letters = DeadLetters(service)
     acknowledgements = Acknowledgements(access, service, reads, job_clock)
@@ -353,6 +355,7 @@ async def open_node(
         ).handlers,
         job_calls.handlers,
         log_calls.handlers,
+        event_calls.handlers,
         changes.handlers,
         JobDataCalls(service, largest=engine.max_value).handlers,
         RecordCalls(service).handlers,
@@ -395,6 +398,7 @@ async def open_node(
         api.add(runs_and_versions.handlers)
         api.add_objects(runs_and_versions.objects)
     api.add_streams(log_calls.followers)
+    api.add_streams(event_calls.followers)
     api.add_streams(JobStreams(service).followers)
     numbers = LiveStreams(service, namespace_calls.figures, worker_calls.number_in, other_nodes, namespace_calls.shown)
     api.add_streams(numbers.followers)

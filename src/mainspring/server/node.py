@@ -261,7 +261,7 @@ class Node:
         self._deadlines = deadlines
         self.workflows = workflows
         self._bulk = bulk
-        self._events = events
+        self.events = events
         self.fleet = fleet
         self.shutdown = shutdown
         self.ticks = ticks
@@ -332,7 +332,7 @@ class Node:
     def tick(self) -> float:
         """Run due timers and periodic work; return the monotonic time of the next tick. A node that rests runs timers alone."""
         now = self.clock.monotonic()
-        if now < self._rests_until and self.service.idle:
+        if now < self._rests_until and self.service.idle and not (self.events is not None and self.events.is_read):
             return self.service.run_timers()
         self._rests_until = now + self.settings.fleet.rest
         self.schedules.tick()
@@ -341,8 +341,8 @@ class Node:
             self.workflows.tick()
         if self._bulk is not None:
             self._bulk.tick()
-        if self._events is not None:
-            self._events.tick()
+        if self.events is not None:
+            self.events.tick()
         return self.service.tick()
 
     def _check(self) -> None:

@@ -387,4 +387,6 @@ async def _outcome(work: Coroutine[Ask, Any, Any], share: LoopShare | None) -> A
 
 def _refuse(answer: asyncio.Future[Any], error: MainspringError) -> None:
     problem = problem_of(error)
-    reject(answer, ApiError(problem.code, problem.message, problem.live_handle, field=problem.field))
+    reject(
+        answer, ApiError(problem.code, problem.message, problem.live_handle, field=problem.field, oldest=problem.oldest)
+    )

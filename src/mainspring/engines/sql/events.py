@@ -23,6 +23,7 @@ from mainspring.event_log.store import (
     event_of,
     interest_of,
     list_events,
+    numbers_in,
     row_of,
 )
 
@@ -142,7 +143,7 @@ async def _list(tx: Transaction, query: ListEvents, meter: Meter) -> Page[Event]
         return [event_of(row) for row in rows]
 
     page = await list_events(query, meter, read)
-    await tx.load_nodes(event.job for event in page.items if event.job)
+    await tx.load_nodes(number for event in page.items for number in numbers_in(event))
     return page
 
 

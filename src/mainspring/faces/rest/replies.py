@@ -134,6 +134,7 @@ def refusal(error: HttpError | Problem | None, request_id: str) -> tuple[int, di
         f"urn:mainspring:request:{request_id}",
         tuple(faults),
         error.live_handle if isinstance(error, Problem) else None,
+        error.oldest if isinstance(error, Problem) else None,
     )
     return kind.status, headers, msgspec.json.encode(document)
 

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import NODEFAULT
@@ -15,6 +16,7 @@ from msgspec import NODEFAULT
 from mainspring.access.caller import Permission
 from mainspring.api import (
     access,
+    events,
     functions,
     jobs,
     namespaces,
@@ -25,6 +27,7 @@ from mainspring.api import (
     workflows,
 )
 from mainspring.api.request import Code, Request, Touches, answer_type, details_of, requests_of, summary_of
+from mainspring.event_log.types import TYPES
 from mainspring.faces.rest import special_routes
 from mainspring.faces.rest.registry import BODY_LIMIT, Inputs, Route, is_list, path_in
 from mainspring.faces.rest.replies import MEDIA_TYPE, PROBLEM_TYPES, Reply, version_of
@@ -35,10 +38,11 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from mainspring.api.declaration import Http
+    from mainspring.event_log.types import EventType
     from mainspring.faces.rest.registry import Context
 
 
-SUBJECTS: Final = (access, functions, jobs, namespaces, nodes, operations, schedules, submitting, workflows)
+SUBJECTS: Final = (access, events, functions, jobs, namespaces, nodes, operations, schedules, submitting, workflows)
 """The modules with requests."""
 REVISION: Final = "revision"
 """The field of an answer with the version of its object, and of a request with the one that it changes."""
@@ -108,7 +112,7 @@ _TEMPLATE: Final = "#/components/schemas/{name}"
 def document(routes: tuple[Route, ...], *, version: str, prefix: str = "") -> dict[str, Any]:
     """Return the document of all routes as JSON values."""
     readers = {route.operation: Inputs(route) for route in routes}
-    types: list[Any] = [Document]
+    types: list[Any] = [Document, events.EventInfo, *map(_event_body, TYPES.values())]
     for route in routes:
         reader = readers[route.operation]
         types += [one for one in (reader.of_body, _answer(route)) if one is not None]
@@ -117,6 +121,8 @@ def document(routes: tuple[Route, ...], *, version: str, prefix: str = "") -> di
         component["title"] = name  # generators name classes by it, and two structs may have one name
     remaining = iter(schemas)
     next(remaining)
+    next(remaining)
+    webhooks = {one.name: _webhook(one, next(remaining)) for one in TYPES.values()}
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         reader = readers[route.operation]
@@ -129,6 +135,7 @@ def document(routes: tuple[Route, ...], *, version: str, prefix: str = "") -> di
         "servers": [{"url": prefix or "/"}],
         "security": [{"token": []}, {"session": []}],
         "paths": paths,
+        "webhooks": webhooks,
         "components": {
             "schemas": components,
             "securitySchemes": {
@@ -137,6 +144,33 @@ def document(routes: tuple[Route, ...], *, version: str, prefix: str = "") -> di
             },
         },
     }
+
+
+def _event_body(kind: EventType) -> Any:
+    """Return the struct of an event of a type."""
+    title = "".join(part.capitalize() for part in re.split(r"[._]", kind.name))
+    fields = [
+        (name, Annotated[one.type, msgspec.Meta(description=one.about)], one.default)
+        for name, one in events.shown_fields(kind.fields).items()
+    ]
+    data = msgspec.defstruct(f"{title}Data", fields)
+    own = {"type": Literal.__getitem__(kind.name), "data": data}
+    return msgspec.defstruct(
+        f"{title}Event",
+        [(one.name, own.get(one.name, one.type)) for one in msgspec.structs.fields(events.EventInfo)],
+    )
+
+
+def _webhook(kind: EventType, schema: Any) -> dict[str, Any]:
+    """Return an event of a type as the API's lists and streams have it."""
+    operation = {
+        "operationId": f"event_{kind.name.replace('.', '_')}",
+        "summary": kind.about,
+        "tags": ["events"],
+        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
+        "responses": {"2XX": {"description": "The receiver has the event."}},
+    }
+    return {"post": operation}
 
 
 def _answer(route: Route) -> Any:

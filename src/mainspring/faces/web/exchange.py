@@ -50,6 +50,8 @@ class Document(msgspec.Struct, omit_defaults=True):
     errors: tuple[Fault, ...] = ()
     live_handle: str | None = None
     """The job that has the unique now, if that is why the request was refused."""
+    oldest: str | None = None
+    """The number behind which a reader of events misses none, if it was refused because it has missed some."""
 
 
 class IncompleteBodyError(MainspringError):

@@ -1,0 +1,345 @@
+"""Calls about events: pages of the log, and streams that follow it.
+
+A reader goes on behind a number. It gets each event of its filter once, in the order of the numbers, or learns that some are
+missing: never does it miss one silently.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from mainspring.access.caller import EVERY_NAMESPACE, LOCAL, Permission, Shares
+from mainspring.api.events import (
+    END,
+    EventInfo,
+    EventPage,
+    EventTypeInfo,
+    FollowEvents,
+    Form,
+    Gone,
+    ListEvents,
+    ListEventTypes,
+    Place,
+    form_of,
+    shown_fields,
+    shown_name,
+)
+from mainspring.api.handlers.pages import number_of, numbered, rfc3339
+from mainspring.api.handlers.run_rows import run_handle
+from mainspring.api.request import ApiError, Code, Page
+from mainspring.callbacks import Callback, CallInProgress
+from mainspring.clock import MICROSECONDS
+from mainspring.errors import UsageError
+from mainspring.event_log.interests import Interest
+from mainspring.event_log.store import ListEvents as StoredEvents
+from mainspring.event_log.types import ACTED, TYPES, Subject, types_of
+from mainspring.event_log.types import RUNS as RUN_TYPES
+from mainspring.namespaces import ANY
+from mainspring.sizes import PAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mainspring.access.caller import Caller, Refusals
+    from mainspring.api.handlers.registry import Call, Followers, Handlers
+    from mainspring.api.request import Feed
+    from mainspring.clock import Clock
+    from mainspring.event_log.service import EventLog
+    from mainspring.event_log.store import Event, LogEnds
+    from mainspring.ids import Handles
+
+RENEW_INTERVAL: Final = 120.0
+"""Seconds after which a stream says again that its events are wanted, and where it is."""
+ROOM_INTERVAL: Final = 0.5
+"""Seconds after which a stream looks again whether its client has read enough."""
+STREAM_ROWS: Final = 200
+"""Events of one read of a stream."""
+MOST_WAITS: Final = 1000
+"""Requests of a node that wait for events at the same time, over CALL and HTTP. Streams have places of their own."""
+
+
+_LEFT_OUT: Final[dict[str, dict[str, Any]]] = {
+    name: {one.name: one.default for one in msgspec.structs.fields(kind.fields) if one.default}
+    for name, kind in TYPES.items()
+}
+"""The fields whose default is a value, by type: the log leaves them out, and answers have them."""
+
+
+def data_of(event: Event, handles: Handles) -> dict[str, Any]:
+    """Return the fields of an event as answers have them."""
+    found: dict[str, Any] = {}
+    for name, value in {**_LEFT_OUT.get(event.type, {}), **event.fields}.items():
+        form = form_of(name)
+        if form is Form.DURATION:
+            shown: Any = value / MICROSECONDS
+        elif form is Form.TIME:
+            shown = rfc3339(value)
+        elif form is Form.RUN:
+            root = event.job if name == "run" and event.type in RUN_TYPES else value
+            shown = run_handle(handles.of(root).decode(), value)
+        else:
+            shown = value
+        found[shown_name(name)] = shown
+    return found
+
+
+def info_of(event: Event, handles: Handles) -> EventInfo:
+    """Return an event as answers have it."""
+    return EventInfo(
+        id=str(event.number),
+        type=event.type,
+        time=rfc3339(event.at_us),
+        namespace=event.namespace,
+        function=event.function or None,
+        subject=event.subject or None,
+        job=handles.of(event.job).decode() if event.job else None,
+        data=data_of(event, handles),
+    )
+
+
+class _Filter(NamedTuple):
+    """The query of a reader, and the interest by which its events are recorded."""
+
+    query: StoredEvents
+    interest: Interest
+
+
+class EventCalls:
+    """Answers about the event log. ``log`` is None if the store keeps none; `Api` refuses the calls then."""
+
+    def __init__(
+        self,
+        log: EventLog | None,
+        handles: Handles,
+        clock: Clock,
+        later: Callable[[float, Callable[[], None]], object],
+        refusals: Refusals | None = None,
+    ) -> None:
+        """``later`` calls a function after some seconds."""
+        self._kept = log
+        self._handles = handles
+        self._clock = clock
+        self._later = later
+        self._waits = Shares(MOST_WAITS, "waits", refusals)
+        self.handlers: Handlers = {ListEvents: self._list, ListEventTypes: self._types}
+        self.followers: Followers = {FollowEvents: self._follow}
+
+    @property
+    def _log(self) -> EventLog:
+        assert self._kept is not None
+        return self._kept
+
+    # ---- pages ----
+
+    async def _list(self, request: ListEvents, call: Call) -> EventPage:
+        filtered = self._filter(request, call)
+        query = replace(filtered.query, limit=request.limit, bytes=PAGE.most)
+        if request.after is None and request.order != "oldest":
+            return await self._newest(request, query, call)
+        if request.order == "newest":
+            raise ApiError(Code.INVALID, "after lists later events, the oldest first: leave out order", field="order")
+        await self._log.want(filtered.interest)
+        if request.after == END and request.cursor is None:
+            place = (await self._log.ends()).last
+            if not request.wait:
+                return EventPage([], None, last=str(place))
+        else:
+            place = await self._place(request)
+        if not request.wait:
+            return await self._behind(query, place, call)
+        if why := self._waits.take(call.caller, request.namespace):
+            raise ApiError(Code.TOO_MANY_WAITS, why)
+        try:
+            return await self._awaited(request, query, place, call)
+        finally:  # also when its client has gone
+            self._waits.free(call.caller, request.namespace)
+
+    async def _place(self, request: ListEvents) -> int:
+        """Return the number behind which a page begins."""
+        if request.cursor is not None:
+            return number_of(request.cursor)
+        if request.after is None:  # the oldest that are kept
+            return (await self._log.shared_ends()).swept
+        return _number(request.after)
+
+    async def _newest(self, request: ListEvents, query: StoredEvents, call: Call) -> EventPage:
+        before = None if request.cursor is None else number_of(request.cursor)
+        page = await self._log.read(replace(query, backward=True, after=before))
+        found = [info_of(event, self._handles) for event in page.items if _may_see(call.caller, event)]
+        return EventPage(
+            found, None if page.next is None else str(page.next), rfc3339(page.searched_us) if page.next else None
+        )
+
+    async def _awaited(self, request: ListEvents, query: StoredEvents, place: int, call: Call) -> EventPage:
+        until = self._clock.monotonic() + request.wait
+        while True:
+            seen = self._log.growths
+            page = await self._behind(query, place, call)
+            if page.items or page.next is not None or self._clock.monotonic() >= until:
+                return page
+            assert page.last is not None
+            place = int(page.last)
+            await self._log.grown(seen)
+
+    async def _behind(self, query: StoredEvents, place: int, call: Call) -> EventPage:
+        """Return the events behind a place. Raises ApiError if some of them are not kept."""
+        read = await self._read(query, place)
+        if read is None:
+            oldest = (await self._log.ends()).swept
+            raise ApiError(
+                Code.EVENTS_GONE,
+                f"events behind {place} were deleted: go on behind {oldest}, the number of the last one that was",
+                oldest=str(oldest),
+            )
+        found = [info_of(event, self._handles) for event in read.events if _may_see(call.caller, event)]
+        return EventPage(found, str(read.place) if read.has_more else None, last=str(read.place))
+
+    async def _read(self, query: StoredEvents, place: int) -> _Read | None:
+        """Read behind a place; None if some of the events there were deleted."""
+        ends: LogEnds = await self._log.shared_ends()
+        if ends.swept > place:
+            return None
+        if ends.last <= place:
+            return _Read([], place, has_more=False)
+        page = await self._log.read(replace(query, after=place))
+        # Events may have been deleted while the page was read.
+        if (await self._log.ends()).swept > place:
+            return None
+        if page.next is not None:
+            return _Read(page.items, page.next, has_more=True)
+        return _Read(page.items, max([ends.last, *(event.number for event in page.items[-1:])]), has_more=False)
+
+    # ---- streams ----
+
+    async def _follow(self, request: FollowEvents, call: Call, feed: Feed) -> Callable[[], None]:
+        """Send events as they come. A slow client gets those that are still kept when it has read the others."""
+        filtered = self._filter(request, call)
+        await self._log.want(filtered.interest)
+        # Raises before the stream begins.
+        place = (await self._log.ends()).last if request.after in {None, END} else _number(request.after or "")
+        under_way = CallInProgress(
+            self._send(filtered, place, call, feed), lambda _: feed.end(), lambda _: feed.end(), lambda _: feed.end()
+        )
+        return under_way.end
+
+    async def _send(self, filtered: _Filter, place: int, call: Call, feed: Feed) -> None:
+        log, query = self._log, replace(filtered.query, limit=STREAM_ROWS, bytes=PAGE.most)
+        feed.append("place", Place(str(place)), str(place))
+        renewed = self._clock.monotonic()
+        shown = place
+        while True:
+            if self._clock.monotonic() - renewed >= RENEW_INTERVAL:
+                await log.want(filtered.interest)
+                renewed = self._clock.monotonic()
+                if shown < place:
+                    shown = place
+                    feed.append("place", Place(str(place)), str(place))
+            seen = log.growths
+            read = await self._read(query, place)
+            if read is None:
+                shown = place = (await log.ends()).swept
+                feed.append("gone", Gone(str(place)), str(place))
+                continue
+            place = read.place
+            for event in read.events:
+                if _may_see(call.caller, event):
+                    shown = event.number
+                    feed.append("event", info_of(event, self._handles), str(event.number))
+            while not feed.has_room:
+                await Callback[None](lambda done, _: self._later(ROOM_INTERVAL, lambda: done(None)))
+            if not read.has_more:
+                await log.grown(seen)
+
+    # ---- filters ----
+
+    def _filter(self, request: ListEvents | FollowEvents, call: Call) -> _Filter:
+        """Return what a request names and its caller may see. Raises ApiError, UsageError and ForbiddenError."""
+        caller, namespace = call.caller, request.namespace
+        if request.everywhere:
+            caller.check_everywhere(Permission.READ)
+            namespace = ANY
+        given = [request.type] if isinstance(request.type, str) else request.type
+        try:
+            types = types_of(given or ["*"])
+        except UsageError as error:
+            raise ApiError(Code.INVALID, str(error), field="type") from None
+        if not _may_see_acts(caller, namespace):
+            types -= {ACTED}
+            if not types:
+                caller.check(Permission.ADMIN, namespace or EVERY_NAMESPACE)
+                caller.check_all(Permission.ADMIN, namespace or EVERY_NAMESPACE)
+        job = None
+        if request.job is not None:
+            job = self._handles.parse(request.job.encode())
+            if job is None:
+                raise ApiError(Code.INVALID, f"{request.job!r} is no handle of a job", field="job")
+        patterns = None if caller is LOCAL or request.everywhere else caller.functions(Permission.READ, namespace)
+        functions = (request.function,) if request.function is not None else patterns or ()
+        query = StoredEvents(
+            namespace=namespace,
+            types=types,
+            function=request.function,
+            tag=request.tag,
+            job=job,
+            subject=request.subject,
+        )
+        tags = () if request.tag is None else (request.tag,)
+        return _Filter(query, Interest(types, namespace, functions, tags))
+
+    # ---- types ----
+
+    async def _types(self, request: ListEventTypes, _: Call) -> Page[EventTypeInfo]:
+        rows = [
+            EventTypeInfo(
+                one.name,
+                one.subject.value,
+                one.about,
+                {name: field.about for name, field in shown_fields(one.fields).items()},
+            )
+            for one in TYPES.values()
+        ]
+        return numbered(request, rows)
+
+
+class _Read(NamedTuple):
+    """Events behind a place."""
+
+    events: list[Event]
+    place: int
+    """Up to which number there are no others."""
+    has_more: bool
+    """Whether there may be events behind the place already."""
+
+
+def _number(after: str) -> int:
+    """Return the number that a client gives as its place. Raises ApiError."""
+    if not after.isdecimal() or not after.isascii() or len(after) > 18:
+        raise ApiError(
+            Code.INVALID, f"{after[:100]!r} is no number of an event: give the id of one, or {END}", field="after"
+        )
+    return int(after)
+
+
+def _may_see_acts(caller: Caller, namespace: str) -> bool:
+    """Return whether a caller may read the audit, whose acts some events are."""
+    named = namespace or EVERY_NAMESPACE
+    return caller.may(Permission.ADMIN, named) and caller.functions(Permission.ADMIN, named) is None
+
+
+def _may_see(caller: Caller, event: Event) -> bool:
+    """Return whether a caller who may read in the namespaces of its request sees an event."""
+    if caller is LOCAL:
+        return True
+    kind = TYPES.get(event.type)
+    if kind is None:
+        return False
+    if kind.name == ACTED:
+        return _may_see_acts(caller, event.namespace)
+    if kind.subject is Subject.NODE:
+        return not caller.is_port
+    if kind.subject is Subject.WORKER:  # as in their list
+        return caller.may(Permission.READ, event.namespace)
+    return caller.may(Permission.READ, event.namespace or EVERY_NAMESPACE, event.function)
