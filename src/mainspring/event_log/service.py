@@ -103,7 +103,9 @@ class EventLog:
         """How often there may have been new events so far."""
         self._all: AllInterests | None = None
         self._is_numbering = self._has_more = self._is_reloading = self._is_telling = False
-        self._look_at = self._reload_at = self._sweep_at = clock.monotonic()
+        self._look_at = self._reload_at = self._sweep_at = self._noted_at = clock.monotonic()
+        self._version: int | None = None
+        """The version of the interests in the store that was noted last, at the monotonic time ``_noted_at``."""
         current.subscribe(self.written, self.changed_elsewhere)
 
     # ---- growth ----
@@ -276,6 +278,21 @@ class EventLog:
         self._reload_at = self._clock.monotonic()
         self._reload()
 
+    def note_version(self, version: int) -> None:
+        """Note the version of the interests in the store, and read them if it is newer."""
+        self._noted_at, self._version = self._clock.monotonic(), version
+        if self._all is not None and version > self._all.version:
+            self._reload()
+
+    def _check(self, now: float) -> None:
+        """Read the interests again, or end those whose time has passed: without a read, if no others are in the store."""
+        stored = self._all
+        if stored is None or stored.version != self._version or now - self._noted_at > RELOAD_INTERVAL / 2:
+            self._reload()
+        else:
+            self._reload_at = now + RELOAD_INTERVAL
+            self._current.use(stored.at(self._now_us()))
+
     def _reload(self) -> None:
         if self._is_reloading:
             return
@@ -304,7 +321,7 @@ class EventLog:
         """Do the work that is due."""
         now = self._clock.monotonic()
         if now >= self._reload_at and (self._first is not None or self._current.now):
-            self._reload()
+            self._check(now)
         if now < self._look_at:
             return
         self._look_at = now + LOOK_INTERVAL

@@ -153,12 +153,8 @@ class Functions:
             self._table.remove_admission(queue)
         self._serve(queue)
 
-    def awaits_times(self) -> bool:
-        """See `jobs.sharing.SignReader`."""
-        return True
-
     def read_signs(self, signs: Signs) -> None:
-        """See `jobs.sharing.SignReader`: read the limits if they have changed."""
+        """See `jobs.sharing.Sharing.add_reader`: read the limits if they have changed."""
         if signs.limits == self._changes:
             self._read_at = max(self._read_at, self._clock.monotonic() + SIGNS_LAST)
         elif self._kept and not self._reading:

@@ -203,7 +203,7 @@ class JobService:
                 due_jobs.wake_at,
                 set_aside,
             )
-            self.sharing.add_reader(self.functions)
+            self.sharing.add_reader(self.functions.read_signs)
         self.lifecycle = NodeJobLifecycle(context, assigner, ends, intake, clients, dated)
         self.startup = Startup(context, self.functions, ends, self._counting, due_jobs, root_jobs, self.sharing)
         self._ends = False

@@ -8,7 +8,7 @@ Progress reports of workers go to waiting clients here and at other nodes (`Repo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.clock import to_us
 from mainspring.events import (
@@ -95,16 +95,6 @@ class Shared(NamedTuple):
     """Is called when another node has changed interests in events."""
 
 
-class SignReader(Protocol):
-    """A part of the node that looks into the store by itself, unless signs tell that there is nothing for it."""
-
-    def awaits_times(self) -> bool:
-        """Return whether it has nothing that is due soon: then it needs the first time in the store."""
-
-    def read_signs(self, signs: Signs) -> None:
-        """Process signs. Other nodes read the same ones, but at other times."""
-
-
 class Sharing:
     """This node's part in the fleet. ``wake_at`` is called with the time at which a stored job is due."""
 
@@ -145,7 +135,7 @@ class Sharing:
         """Functions to call when newer counts have come."""
         self._unrecovered: list[Sequence[int]] = []
         """Ended terms whose jobs are recovered once the subscriptions are renewed: this node's last term may be among them."""
-        self._sign_readers: list[SignReader] = []
+        self._sign_readers: list[tuple[Callable[[Signs], None], Callable[[], bool]]] = []
         self._direct, self._logs, self._recovered = shared.direct, shared.logs, shared.recovered
         self._interests_changed = shared.interests_changed
         shared.relay.listen(self.receive)
@@ -213,9 +203,13 @@ class Sharing:
         """Set this node's place among all nodes, from 0 on, and their number."""
         self._place, self._nodes = place, nodes
 
-    def add_reader(self, reader: SignReader) -> None:
-        """Pass the signs of each reading of the backlog to another part of the node."""
-        self._sign_readers.append(reader)
+    def add_reader(self, read_signs: Callable[[Signs], None], awaits_times: Callable[[], bool] = lambda: True) -> None:
+        """Pass signs to a part of the node that looks into the store by itself, unless signs show that there is nothing for it.
+
+        ``awaits_times`` returns whether it has nothing that is due soon: then it needs the first time in the store. Other nodes
+        read the same signs at other times.
+        """
+        self._sign_readers.append((read_signs, awaits_times))
 
     # ---- recovery ----
 
@@ -269,7 +263,7 @@ class Sharing:
         # Where very many functions have jobs, only those that somebody here has to do with are counted.
         dispatch = self._dispatch
         functions = None if dispatch.complete else list(dispatch.queues)
-        times = all(reader.awaits_times() for reader in self._sign_readers)
+        times = all(awaits_times() for _, awaits_times in self._sign_readers)
         self._commits.put(ReadBacklog(functions, times=times), looked, not_looked)
 
     def counted(self, then: Callable[[], None]) -> None:
@@ -323,8 +317,8 @@ class Sharing:
         if backlog.refused is not None:
             self._note_refused(backlog.refused)
         if backlog.signs is not None:
-            for reader in self._sign_readers:
-                reader.read_signs(backlog.signs)
+            for read_signs, _ in self._sign_readers:
+                read_signs(backlog.signs)
 
     def _note_refused(self, refused: RefusedSubmissions) -> None:
         """Show the submissions that became no jobs for as long as the store has them."""

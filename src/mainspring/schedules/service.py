@@ -323,11 +323,11 @@ class ScheduleService:
             self._agenda.fetch()
 
     def awaits_times(self) -> bool:
-        """See `jobs.sharing.SignReader`."""
+        """See `jobs.sharing.Sharing.add_reader`."""
         return self._agenda.is_empty
 
     def read_signs(self, signs: Signs) -> None:
-        """See `jobs.sharing.SignReader`."""
+        """See `jobs.sharing.Sharing.add_reader`."""
         if self.fires and signs.fire_us is not None:
             self._agenda.skip(signs.fire_us)
 

@@ -274,9 +274,11 @@ async def open_node(
         set_aside=set_aside,
     )
     if service.sharing is not None:
-        service.sharing.add_reader(schedules)
+        service.sharing.add_reader(schedules.read_signs, schedules.awaits_times)
         if workflows is not None:
-            service.sharing.add_reader(workflows)
+            service.sharing.add_reader(workflows.read_signs, workflows.awaits_times)
+        if events is not None:
+            service.sharing.add_reader(lambda signs: events.note_version(signs.interests))
     logs = None
     if Feature.LOGS not in lacks:
         logs = LogService(

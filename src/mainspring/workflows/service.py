@@ -422,11 +422,11 @@ class WorkflowService:
         self._watch.tick()
 
     def awaits_times(self) -> bool:
-        """See `jobs.sharing.SignReader`."""
+        """See `jobs.sharing.Sharing.add_reader`."""
         return self._alarms.is_empty
 
     def read_signs(self, signs: Signs) -> None:
-        """See `jobs.sharing.SignReader`."""
+        """See `jobs.sharing.Sharing.add_reader`."""
         if self.definitions.any():
             self._errands.read_sign(signs.errands)
             self._sent.read_sign(signs.signals)

@@ -26,7 +26,7 @@ LISTS = {"list_jobs", "list_ended", "list_dead"}
 """Statements that read jobs in the order of ids until enough match."""
 FIRST = {"next", "read_backlog", "sweep", "take_inbox", "few_held", "few_pending", "few_pending_of", "few_scheduled"}
 """Statements that read the first entries of an index."""
-SMALL = {"functions", "counts", "terms", "journal", "entry", "retired", "refused_submissions", "limits"}
+SMALL = {"functions", "counts", "terms", "journal", "entry", "retired", "refused_submissions", "limits", "event_ends"}
 """Small tables, and tables whose rows are all needed."""
 
 STATES = {

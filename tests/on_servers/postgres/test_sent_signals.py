@@ -10,6 +10,9 @@ import pytest
 from msgspec.structs import replace
 from tests.conformance.suite.paging import answer
 
+from mainspring.event_log import types
+from mainspring.event_log.interests import Interest
+from mainspring.event_log.store import SaveInterests, StoredInterest
 from mainspring.jobs import store as job_ops
 from mainspring.jobs.model import Options, encode_options
 from mainspring.resources.rules import FunctionLimits, Limits
@@ -405,6 +408,10 @@ def test_a_reading_of_the_backlog_has_signs_of_what_other_parts_have_to_do(datab
             with_fire = await signs(one)
             assert NOW < (with_fire.fire_us or 0) <= NOW + 60_000_000
             assert with_fire == before._replace(fire_us=with_fire.fire_us)
+
+            await one.group(SaveInterests(NOW, [StoredInterest("reader", Interest(frozenset({types.FAILED})))]))
+            before = await signs(one)
+            assert before == with_fire._replace(interests=1)
 
             found = set()
             limits = [FunctionLimits(name, commanded=Limits(concurrency=2)) for name in (b"f", b"g")]

@@ -427,13 +427,6 @@ def test_times_are_read_with_the_backlog_while_nothing_is_due() -> None:
     read: list[Signs] = []
     waits = True
 
-    class Reader:
-        def awaits_times(self) -> bool:
-            return waits
-
-        def read_signs(self, signs: Signs) -> None:
-            read.append(signs)
-
     put = node.life.commits.put
 
     def noting(operation: Operation, *callbacks: Any) -> None:
@@ -442,7 +435,7 @@ def test_times_are_read_with_the_backlog_while_nothing_is_due() -> None:
         put(operation, *callbacks)
 
     assert node.service.sharing is not None
-    node.service.sharing.add_reader(Reader())
+    node.service.sharing.add_reader(read.append, lambda: waits)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node.life.commits, "put", noting)
         look(node)

@@ -535,6 +535,7 @@ SELECT NULL, (EXISTS (SELECT FROM inbox WHERE id >= $3))::int::smallint, NULL,
         (SELECT coalesce(sum(version), 0)::bigint FROM limits),
         (SELECT number FROM errands ORDER BY number LIMIT 1),
         (SELECT number FROM sent_signals ORDER BY number LIMIT 1),
+        (SELECT changes FROM event_ends),
         CASE WHEN $5 THEN coalesce((SELECT due_us FROM runs_open WHERE due_us IS NOT NULL ORDER BY due_us, id LIMIT 1), 0) END,
         CASE WHEN $5 THEN coalesce((SELECT next_us FROM schedules WHERE next_us IS NOT NULL ORDER BY next_us, name LIMIT 1), 0) END];
 

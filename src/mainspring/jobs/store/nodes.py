@@ -162,6 +162,8 @@ class Signs(NamedTuple):
     """Whether requests of runs to other runs are stored."""
     signals: bool
     """Whether signals wait that users have sent in transactions of their own."""
+    interests: int = 0
+    """The version of the interests in events."""
     alarm_us: int | None = None
     """The first alarm of a run; 0: there is none, None: it was not asked for."""
     fire_us: int | None = None
