@@ -131,6 +131,8 @@ class EventData(msgspec.Struct, omit_defaults=True, kw_only=True, frozen=True):
     number: int = 0
     done: int = 0
     jobs: int = 0
+    runs: int = 0
+    kind: str = ""
     depth: int = 0
 
 
