@@ -8,6 +8,7 @@ import shutil
 import socket
 import ssl
 import threading
+import time
 from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,14 @@ import pytest
 import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
+from standardwebhooks import Webhook
 from tests.unit.server.certificates import Pair, self_signed, signed
 
 from mainspring.errors import UsageError
 from mainspring.webhooks.answer import Answer, Cause, SendError
+from mainspring.webhooks.bodies import Message, make_body
 from mainspring.webhooks.sending import LIMITS, Exchange, Limits, Resolver, Sender, check_headers
+from mainspring.webhooks.signing import make_secret, signed_headers
 from mainspring.webhooks.targets import Policy, Target, parse_target
 
 from .a_receiver import LOOPBACK, OK, Names, receiving
@@ -83,6 +87,24 @@ def test_a_message_arrives_as_it_was_given() -> None:
                 "webhook-id: evt_1",
                 "x-custom: one",
             }
+
+    asyncio.run(test())
+
+
+def test_a_receiver_verifies_with_the_standards_library() -> None:
+    async def test() -> None:
+        async with receiving() as receiver:
+            secret, message = (
+                make_secret(),
+                Message(number=7, type="job.failed", at_us=0, namespace="default", job="H:a:1"),
+            )
+            body = make_body(message)
+            headers = signed_headers([secret], message.id, time.time_ns() // 1000, body.content)
+            await Sender(LOOPBACK).send(receiver.target(), {"content-type": body.content_type, **headers}, body.content)
+            ((head, content),) = receiver.requests
+            received = dict(line.split(": ", 1) for line in head[1:])
+            assert Webhook(secret.text).verify(content, received)["data"]["job"] == "H:a:1"
+            assert received["webhook-id"] == "evt_7"
 
     asyncio.run(test())
 
