@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from msgspec.structs import replace
 
 from mainspring.access.audit import Acting
+from mainspring.access.caller import Act
 from mainspring.bulk import rules
 from mainspring.bulk.rules import Action, BulkOperation, Outcome, Result, Status, Touched, encode
 from mainspring.event_log import types
@@ -22,7 +23,6 @@ from mainspring.storage.engine import Operation, PageQuery, Phase, Query
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from mainspring.access.caller import Act
     from mainspring.event_log.interests import NewEvents
     from mainspring.jobs.model import Job
     from mainspring.jobs.owners import Notice
@@ -324,17 +324,20 @@ class BulkUnit:
         """Change jobs; return the outcomes of their operations, and the results."""
         spec = bulk.spec
         operations: Sequence[Operation]
+        act = Act(
+            spec.action.value, spec.caller.name
+        )  # for events alone: the audit has the act that began the operation
         match spec.action:
             case Action.CANCEL:
                 error = failure("Cancelled", spec.reason or REASON)
-                operations = [Cancel(job_id, error, now_us, bulk.namespace) for job_id in ids]
+                operations = [Cancel(job_id, error, now_us, bulk.namespace, act=act) for job_id in ids]
             case Action.RETRY:
-                operations = [Redrive(job_id, namespace=bulk.namespace) for job_id in ids]
+                operations = [Redrive(job_id, namespace=bulk.namespace, act=act) for job_id in ids]
             case Action.DELETE:
                 operations = [DeleteEnded(job_id, bulk.namespace) for job_id in ids]
             case Action.RESCHEDULE:
                 operations = [
-                    Reschedule(job_id, now_us, due_us=spec.due_us, namespace=bulk.namespace) for job_id in ids
+                    Reschedule(job_id, now_us, due_us=spec.due_us, namespace=bulk.namespace, act=act) for job_id in ids
                 ]
             case Action.BACKFILL:
                 raise TypeError("a backfill changes no jobs: StepBackfill fires its schedule")

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
+from mainspring.access.caller import LOCAL
+from mainspring.bulk.rules import Action, BulkOperation, Spec
+from mainspring.bulk.store import BeginBulk, StepBulk
 from mainspring.event_log import series, types
 from mainspring.event_log.store import EndSeries, RecordEvents, RecordSeries
 from mainspring.jobs import store as ops
-from mainspring.jobs.model import Options, State, failure
+from mainspring.jobs.model import Options, State, StopRequest, failure
 from mainspring.jobs.rules import Event, Settlement
 from mainspring.namespaces import key
 from mainspring.nodes import node_events
-from mainspring.workflows.requests import FailWorkflowExecution
+from mainspring.schedules.model import Overlap
+from mainspring.workflows.model import Key
+from mainspring.workflows.requests import CancelWorkflowExecution, FailWorkflowExecution
 from mainspring.workflows.watch import Stranded, stranded_event
 from tests.conformance.suite.driver import NOW, released
-from tests.conformance.suite.events import ERROR, failed, numbered, want
+from tests.conformance.suite.events import ERROR, LATER, failed, numbered, want
 from tests.conformance.suite.fixtures import StoreFixtures
 from tests.conformance.suite.flows import Flows
+from tests.conformance.suite.scheduling import Scheduling
 
 if TYPE_CHECKING:
     from mainspring.jobs.model import Job
-    from tests.conformance.suite.driver import Store
+    from tests.conformance.suite.driver import Make, Store
 
 
 class EventCauseSuite(StoreFixtures):
@@ -173,3 +181,129 @@ class EventCauseSuite(StoreFixtures):
         assert [(one.type, one.function, one.fields) for one in found] == [
             (types.RUN_STRANDED, "order", {"version": "2", "runs": 7})
         ] * 4
+
+    # ---- jobs: clients, operators, many jobs at once, recovery, expiry, schedules ----
+
+    def _bulk(self, store: Store, action: Action, *ids: int, **spec: Any) -> None:
+        caller = replace(LOCAL, name="ann")
+        begun = BulkOperation(
+            id=store.new_id(), created_us=NOW, spec=Spec(action=action, ids=ids, caller=caller, **spec)
+        )
+        (bulk,) = store.group(BeginBulk(begun))
+        (stepped,) = store.group(StepBulk(bulk, ids, ids[-1], NOW + 1, is_last=True))
+        assert stepped.stepped
+
+    def test_operations_on_many_jobs_name_their_caller(self, store: Store) -> None:
+        dead, waiting, unwanted = store.leased(), store.submitted(), store.submitted()
+        store.settle(failed(dead))
+        want(store, "job.*", types.OPERATION_ENDED)
+        self._bulk(store, Action.RETRY, dead.id, waiting.id)
+        self._bulk(store, Action.RESCHEDULE, waiting.id, due_us=NOW + 9)
+        self._bulk(store, Action.CANCEL, unwanted.id, unwanted.id + 1000)
+        self._bulk(store, Action.DELETE, unwanted.id)
+        found = numbered(store)
+        assert [(one.type, one.job) for one in found if one.type != types.OPERATION_ENDED] == [
+            (types.RETRIED, dead.id),
+            (types.SNOOZED, waiting.id),
+            (types.CANCELLED, unwanted.id),
+        ]
+        assert {one.fields["by"] for one in found} == {"ann"}
+        ended = [(one.fields["action"], one.fields["done"]) for one in found if one.type == types.OPERATION_ENDED]
+        assert ended == [("retry", 2), ("reschedule", 1), ("cancel", 2), ("delete", 1)]
+
+    def test_held_jobs_that_a_client_has_cancelled(self, store: Store) -> None:
+        want(store, "job.*")
+        released_job, lost, won = store.leased(), store.leased(), store.leased()
+        asked = StopRequest(NOW, failure("Cancelled", "enough"))
+        store.assign(lost)
+        store.group(ops.RequestStop([(job.id, None) for job in (released_job, lost, won)], asked))
+        store.settle(released(released_job), Settlement(won, Event.SUCCEED, 1, ended_us=NOW))
+        term = store.term
+        store.reopen()
+        if store.engine.shared:
+            store.end_term(term)
+        store.recover()
+        found = sorted(numbered(store), key=lambda one: one.job)
+        assert [(one.type, one.job) for one in found] == [
+            (types.CANCELLED, released_job.id),
+            (types.CANCELLED, lost.id),
+            (types.SUCCEEDED, won.id),
+        ]
+        assert [one.fields.get("error") for one in found] == ["enough", "enough", None]
+
+    def test_jobs_that_expire_before_they_wait_or_between_attempts(self, store: Store) -> None:
+        want(store, types.EXPIRED)
+        scheduled = store.submitted(state=State.SCHEDULED, due_us=NOW + 9, expires_us=NOW + 5)
+        claimed = store.leased(expires_us=NOW + 5)
+        store.end(claimed, Event.EXPIRE)
+        store.submitted(expires_us=NOW + 50)
+        store.wake(NOW + 6)
+        assert sorted(one.job for one in numbered(store)) == [scheduled.id, claimed.id]
+
+    def test_jobs_of_schedules(self, make: Make, store: Store) -> None:
+        want(store, "job.*", "schedule.*")
+        s = Scheduling(make, store)
+        s.add("a", tags=("red",), overlap=Overlap.FORBID)
+        s.fire()
+        s.at(1)
+        s.fire()
+        assert s.trigger("a") is not None
+        s.run("a", Event.FAIL)
+        found = numbered(store)
+        first, second = s.history("a")[:2]
+        assert [(one.type, one.fields.get("reason", one.fields.get("cause", ""))) for one in found] == [
+            (types.FIRED, "trigger"),
+            (types.MISSED, "overlap"),
+            (types.MISSED, "overlap"),
+            (types.FAILED, ""),
+        ]
+        assert (found[0].fields["fire_us"], found[1].fields["fire_us"]) == (first.fire_us, second.fire_us)
+        assert (found[-1].job, found[-1].fields["schedule"]) == (first.job, "a")
+        assert [*found[-1].fields["tags"]] == ["red"]
+
+    # ---- runs ----
+
+    def test_runs_end_in_each_way(self, store: Store) -> None:
+        want(store, "run.*", "job.*")
+        flows = Flows(store)
+        failing, cancelled, late = flows.start(), flows.start(), flows.start()
+        flows.running(failing, FailWorkflowExecution(1, "ValueError", b"no"))
+        flows.cancel(Key(job=cancelled), "enough")
+        flows.running(cancelled, CancelWorkflowExecution(1))
+        flows.now_us += 86_400_000_000
+        flows.ring(late)
+        ends = [one for one in numbered(store) if one.type != types.RUN_STARTED]
+        assert [(one.type, one.fields["run"]) for one in ends] == [
+            (types.RUN_FAILED, failing),
+            (types.RUN_CANCELLED, cancelled),
+            (types.RUN_TIMED_OUT, late),
+        ]
+        assert ends[2].fields["ran_us"] == 86_400_000_000
+
+    def test_children_have_events_of_their_own(self, store: Store) -> None:
+        want(store, "run.*")
+        flows = Flows(store)
+        parent = flows.start()
+        flows.running(parent, flows.child())
+        (child,) = flows.children(parent)
+        flows.running(child, flows.close())
+        found = [(one.type, one.fields["run"], one.fields.get("parent", 0)) for one in numbered(store)]
+        assert found == [
+            (types.RUN_STARTED, parent, 0),
+            (types.RUN_STARTED, child, parent),
+            (types.RUN_COMPLETED, child, parent),
+        ]
+
+    def test_attempts_of_activities(self, store: Store) -> None:
+        want(store, "job.*")
+        flows = Flows(store)
+        run = flows.start()
+        activity = flows.held_activity(run)
+        store.settle(failed(activity, retry=True))
+        store.wake(LATER + 1)
+        (retried,) = store.claim(activity.function)
+        store.settle(failed(retried))
+        assert [(one.type, one.job, one.fields["run"]) for one in numbered(store)] == [
+            (types.ATTEMPT_FAILED, activity.id, run),
+            (types.FAILED, activity.id, run),
+        ]

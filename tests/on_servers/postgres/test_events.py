@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 from tests.conformance.suite.driver import done
@@ -13,12 +14,15 @@ from mainspring.event_log import types
 from mainspring.event_log.interests import Interest
 from mainspring.event_log.store import Event, ListEvents, NumberEvents, SaveInterests, ShowLogEnds, StoredInterest
 from mainspring.jobs import store as ops
-from mainspring.jobs.model import State
+from mainspring.jobs.model import Options, State, encode_options
 from mainspring.jobs.rules import Event as JobEvent
 from mainspring.jobs.rules import Settlement
 from mainspring.nodes import node_events
+from mainspring.workflows.model import Definition
+from mainspring.workflows.store import BeginWaiting, SaveDefinitions
 
 from .a_fleet import NOW, eventually, node, session
+from .test_inbox import insert, take
 
 if TYPE_CHECKING:
     import asyncpg
@@ -165,6 +169,32 @@ def test_two_nodes_count_the_dead_letters_of_a_function(database: str) -> None:
                     )
                 await number(two)
                 assert [event.fields["number"] for event in await behind(one, 0)] == [1, 10]
+
+    asyncio.run(test())
+
+
+def test_jobs_and_runs_of_users_transactions_have_events(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other:
+            await want(one, types.JOBS | types.RUNS)
+            await one.group(SaveDefinitions([Definition("order", "1")], NOW))
+            async with other.transaction():
+                won, late = await insert(other), await insert(other, expires_us=NOW + 5)
+                run = await insert(other, function=b"order", options=encode_options(Options(tags=("red",))))
+            with contextlib.suppress(ZeroDivisionError):
+                async with other.transaction():
+                    await insert(other)
+                    raise ZeroDivisionError
+            await take(one)
+            await one.group(ops.Wake(NOW + 6), BeginWaiting(b"order", 10, NOW))
+            ((job,),) = (await one.group(one.claim()))[0]
+            await one.group(ops.Settle([done(job)]))
+            await number(one)
+            found = await behind(one, 0)
+            assert sorted((event.type, event.job) for event in found) == sorted(
+                [(types.EXPIRED, late), (types.RUN_STARTED, run), (types.SUCCEEDED, won)]
+            )
+            assert [[*event.fields["tags"]] for event in found if event.type == types.RUN_STARTED] == [["red"]]
 
     asyncio.run(test())
 
