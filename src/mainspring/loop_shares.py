@@ -1,9 +1,9 @@
 """Shares of a node's loop, so that large requests of one caller do not delay the requests of others.
 
 All requests of a node run in one thread. While several callers have requests, long work of each is done in pieces, and a rest
-follows after each piece, in which the loop serves the others at once. A caller without others has the whole loop. Work is
-measured where all requests pass: at the large reads of a connection and at the steps of a call. Small requests are never
-delayed: the limits of each connection bound their number.
+follows after each piece, in which the loop serves the others at once. A caller without others has the whole loop; its long calls,
+too, are done in pieces, between which its other requests pass. Work is measured where all requests pass: at the large reads of a
+connection and at the steps of a call. Small requests are never delayed: the limits of each connection bound their number.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
-
-from mainspring.turns_of_loop import SLICE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
@@ -23,7 +21,7 @@ SHARE_IN_SCOPE: Final = "mainspring.share"
 """The key of a function in the scope of an HTTP request: it is called with the share of the request's caller."""
 
 PIECE: Final = 0.0005
-"""Seconds of work after which a caller beside others rests."""
+"""Seconds of work after which a call goes on in a later turn of the loop, and a caller beside others rests."""
 SHORT: Final = 0.0002
 """Seconds of work that is not counted: that of a small request. Else the loop would idle under many of them."""
 REST: Final = 2.0
@@ -155,10 +153,8 @@ class Piece:
             shares.enter(share, self._began)
 
     def is_long(self) -> bool:
-        """Return whether the work has to go on in a later turn of the loop."""
-        shares = self.share.shares
-        now = shares.monotonic()
-        return now - self._began >= (PIECE if now < shares.crowded_until else SLICE)
+        """Return whether the work has to go on in a later turn of the loop: also commits of the same caller wait for it."""
+        return self.share.shares.monotonic() - self._began >= PIECE
 
     def end(self) -> float:
         """Charge the work; return its seconds."""

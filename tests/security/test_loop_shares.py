@@ -169,6 +169,31 @@ def test_a_long_list_is_converted_in_pieces_with_rests() -> None:
     assert answers == [[-item for item in range(number)]]
 
 
+def test_a_long_list_of_a_caller_without_others_is_converted_in_pieces_without_rests() -> None:
+    now, timers = 100.0, list[tuple[float, Any]]()
+    shares = LoopShares(lambda at, then: timers.append((at, then)), lambda: now)
+    done: list[int] = []
+
+    def convert(item: int) -> int:
+        nonlocal now
+        now += PIECE / ITEMS_AT_ONCE
+        done.append(item)
+        return item
+
+    answers: list[list[int]] = []
+    items = range(4 * ITEMS_AT_ONCE)
+    CallInProgress(converted(items, convert), answers.append, answers.append, share=shares.of("a", "lone"))  # type: ignore[arg-type]
+    sizes = [len(done)]
+    while timers:
+        at, then = timers.pop(0)
+        assert at <= now
+        before = len(done)
+        then()
+        sizes.append(len(done) - before)
+    assert sizes == [ITEMS_AT_ONCE] * 4 + [0]
+    assert answers == [[*items]]
+
+
 def test_beside_others_a_store_reads_a_long_list_in_short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "ROWS_AT_ONCE", 3)
     node = Node()

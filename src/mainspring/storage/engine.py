@@ -241,8 +241,15 @@ QUICK: Final = 0.1
 class Meter:
     """The rest of a budget during a read."""
 
-    def __init__(self, budget: Budget, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        budget: Budget,
+        monotonic: Callable[[], float] = time.monotonic,
+        next_turn: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """``next_turn`` returns in a later turn of the node's loop, in a store whose reads run on it."""
         self._monotonic = monotonic
+        self._next_turn = next_turn
         self._began = monotonic()
         self._until = self._began + budget.seconds
         self._quick = budget.seconds * QUICK
@@ -267,6 +274,11 @@ class Meter:
     def is_late(self) -> bool:
         """Return whether the time is spent."""
         return self._monotonic() >= self._until
+
+    async def pause(self) -> None:
+        """Let the node's loop do everything else that is ready, between two portions of the work on a read."""
+        if self._next_turn is not None:
+            await self._next_turn()
 
     def spend(self, rows: int) -> None:
         """Subtract rows from the budget."""

@@ -473,6 +473,8 @@ class ListRuns(PageQuery[ShownRun], frozen=True, kw_only=True):
     type: str | None = None
     workflow_id: str | None = None
     since_us: int = 0
+    closed_states: bool = True
+    """Whether closed runs have their states; without, these are empty, and the histories of closed runs are not read."""
 
 
 class Unbegun(NamedTuple):

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from mainspring.storage.engine import Budget
 from mainspring.workflows import store as ops
 from mainspring.workflows.history import WorkflowExecutionSignaled
-from mainspring.workflows.model import Definition, Key, Parked, Status
+from mainspring.workflows.model import Definition, Key, Parked, State, Status
 from mainspring.workflows.requests import Signal
 from tests.conformance.suite.flows import SECOND
 
@@ -61,6 +61,9 @@ class ListingFlows:
             expected = [run for run in reversed(runs) if run != runs[8] or not open_runs]
             assert [one.row.id for one in listed] == expected
             assert listed == [flows.shown(run) for run in expected]
+        listed = flows.store.all_of(ops.ListRuns(limit=100, closed_states=False), Budget(seconds=60.0))
+        shown = [flows.shown(run) for run in reversed(runs)]
+        assert listed == [one if one.row.status.open else one._replace(state=State()) for one in shown]
 
     def test_a_page_ends_when_its_time_is_spent(self, flows: Flows) -> None:
         runs = [flows.start() for _ in range(5)][::-1]

@@ -162,6 +162,7 @@ class Reading:
         assert store.read(ops.ShowCounts(dead=True, functions=())) == ({}, None)
         live = {(b"g", State.PENDING, Priority.NORMAL): 1}
         assert store.read(ops.ShowCounts(functions=(b"g", b"h", b"unknown"))) == (live, None)
+        assert store.read(ops.CountSome(functions=(b"g", b"h", b"unknown"))) == (live, None)
 
     def test_the_dead_letters_of_all_functions_are_counted_page_by_page(self, store: Store) -> None:
         dead = {b"f%d" % number: 1 + number % 2 for number in range(0, 9, 3)}

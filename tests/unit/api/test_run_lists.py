@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import TYPE_CHECKING, Any
+
 from msgspec.structs import replace
 
+from mainspring.access.caller import LOCAL
 from mainspring.api import jobs, workflows
+from mainspring.api.handlers import runs
+from mainspring.callbacks import ITEMS_AT_ONCE, CallInProgress
 from mainspring.clock import time_of, us_of
+from mainspring.jobs.store import CountSome
+from mainspring.loop_shares import LoopShares, Piece
 from mainspring.workflows.model import About, OpenTimer, Parked, Parking, encode_about
 from mainspring.workflows.model import State as RunState
 
 from .a_node import run
 from .runs_of_a_node import ROOT, START_US, a_run, activity, waiting, with_runs
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_a_run_is_listed_with_the_things_that_it_waits_for() -> None:
@@ -39,6 +50,58 @@ def test_lists_have_pages() -> None:
                 if after is None:
                     break
             assert seen == [f"order-{number}" for number in (5, 4, 3, 2, 1)]
+
+    run(test())
+
+
+def test_a_list_adds_nothing_to_the_groups_of_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with with_runs(a_run(1)) as (node, _):
+            groups: list[Any] = []
+            queries: list[Any] = []
+            put, read = node.service.commits.put, node.service.reads.read
+
+            def noted_put(*entry: Any) -> None:
+                groups.append(entry)
+                put(*entry)
+
+            def noted_read(query: Any) -> Any:
+                queries.append(query)
+                return read(query)
+
+            monkeypatch.setattr(node.service.commits, "put", noted_put)
+            monkeypatch.setattr(node.service.reads, "read", noted_read)
+            assert len((await node.api.call(workflows.ListWorkflowRuns())).items) == 1
+            assert groups == []
+            assert queries == [CountSome(functions=(b"order",))]
+            assert queries[0].is_small, "it is answered ahead of long lists"
+
+    run(test())
+
+
+def test_the_rows_of_a_list_are_built_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with with_runs(*(a_run(number) for number in range(1, 101))) as (node, _):
+            built: list[int] = []
+            pieces: list[int] = []
+            info = runs.RunLookup.info
+
+            def counted(*args: Any, **more: Any) -> Any:
+                built.append(1)
+                return info(*args, **more)
+
+            def is_long(_: Piece) -> bool:
+                pieces.append(len(built))
+                return True
+
+            monkeypatch.setattr(runs.RunLookup, "info", counted)
+            monkeypatch.setattr(Piece, "is_long", is_long)
+            answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            shares = LoopShares(lambda _, then: asyncio.get_running_loop().call_soon(then), lambda: 0.0)
+            answer = node.api.answer(workflows.ListWorkflowRuns(), LOCAL)
+            CallInProgress(answer, answered.set_result, answered.set_exception, share=shares.of("a", "default"))
+            assert len((await answered).items) == 100
+            assert pieces == [*range(ITEMS_AT_ONCE, 101, ITEMS_AT_ONCE)]
 
     run(test())
 

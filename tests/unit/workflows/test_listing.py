@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from mainspring.storage.engine import Budget, Meter, run_synchronously
-from mainspring.workflows.reading import PAGE_BYTES, ListedRun, list_runs
+from mainspring.workflows import reading
+from mainspring.workflows.model import Status
+from mainspring.workflows.reading import PAGE_BYTES, RUNS_AT_ONCE, ListedRun, folded, list_runs
 from mainspring.workflows.store import ListRuns, RunRow
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Awaitable, Callable, Collection
+
+    import pytest
 
     from mainspring.workflows.reading import Mark
     from mainspring.workflows.tables import Runs
@@ -35,8 +39,14 @@ class Store:
         self.reads.append([*runs])
         return {run: [] for run in runs}
 
-    def list(self, **limits: Any) -> list[int]:
-        page = run_synchronously(list_runs(self, cast("Runs", self), ListRuns(**limits), Meter(Budget(seconds=60.0))))
+    def close(self, *runs: int) -> None:
+        for row, _ in self._found:
+            if row.id in runs:
+                row.status = Status.COMPLETED
+
+    def list(self, pause: Callable[[], Awaitable[None]] | None = None, **limits: Any) -> list[int]:
+        meter = Meter(Budget(seconds=60.0), next_turn=pause)
+        page = run_synchronously(list_runs(self, cast("Runs", self), ListRuns(**limits), meter))
         return [one.row.id for one in page.items]
 
 
@@ -57,3 +67,35 @@ def test_few_histories_are_read_first_for_a_page_of_some_bytes() -> None:
     assert store.list(bytes=1) == [100]
     assert len(store.reads) == 1
     assert len(store.reads[0]) < 100
+
+
+def test_the_states_of_a_page_are_built_in_turns_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[int] = []
+    turns: list[int] = []
+
+    def counted(row: RunRow, *rest: Any) -> Any:
+        built.append(row.id)
+        return folded(row, *rest)
+
+    async def pause() -> None:
+        turns.append(len(built))
+
+    monkeypatch.setattr(reading, "folded", counted)
+    number = 4 * RUNS_AT_ONCE
+    assert Store(*[200] * number).list(pause, limit=number) == [*range(number, 0, -1)]
+    assert turns == [RUNS_AT_ONCE, 2 * RUNS_AT_ONCE, 3 * RUNS_AT_ONCE, number]
+
+
+def test_a_list_without_closed_states_reads_no_histories_of_closed_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(*[PAGE_BYTES] * 6)
+    store.close(6, 5, 3, 1)
+    built: list[int] = []
+
+    def noted(row: RunRow, *rest: Any) -> Any:
+        built.append(row.id)
+        return folded(row, *rest)
+
+    monkeypatch.setattr(reading, "folded", noted)
+    assert store.list(closed_states=False) == [6, 5, 4, 3, 2, 1]
+    assert built == [4, 2]
+    assert [run for read in store.reads for run in read] == [4, 2]

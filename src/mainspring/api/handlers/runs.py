@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mainspring import namespaces
@@ -24,9 +25,10 @@ from mainspring.api.workflows import (
     RunDetails,
     ShowRun,
 )
+from mainspring.callbacks import converted
 from mainspring.clock import to_us, us_of
 from mainspring.jobs.model import State
-from mainspring.jobs.store import Count
+from mainspring.jobs.store import CountSome
 from mainspring.namespaces import ANY, name_of, namespace_of
 from mainspring.queries import JobFilter, QueryJobs
 from mainspring.sizes import PAGE
@@ -215,7 +217,7 @@ class UnbegunRuns:
         ]
         if not functions:
             return StoredPage([])
-        counts: dict[tuple[bytes, int, int], int] = await self._service.commits.committed(Count(functions))
+        counts = (await self._service.reads.read(CountSome(functions=tuple(functions)))).counts
         pages: list[StoredPage[Job]] = []
         for function, state in sorted({(function, state) for function, state, _ in counts if state in states}):
             where = JobFilter(states=(State(state),), function=function)
@@ -264,7 +266,8 @@ class RunListCalls:
         begun: StoredPage[ShownRun] = StoredPage([])
         if request.status not in STATES and (stranded or not request.stranded):
             begun = await self._begun(request, before, stranded)
-        rows = {one.row.id: (one.row.started_us, self._runs.info(one, stranded)) for one in begun.items}
+        infos = await converted(begun.items, partial(self._runs.info, stranded=stranded))
+        rows = {one.row.id: (one.row.started_us, info) for one, info in zip(begun.items, infos, strict=True)}
         rows |= {one.job.id: (one.job.created_us, self._runs.unbegun_info(one)) for one in unbegun.items}
         places = [(one.next, one.searched_us) for one in (begun, unbegun) if one.next is not None]
         place, searched_us = max(places, default=(0, 0))
@@ -298,6 +301,7 @@ class RunListCalls:
             after=after,
             limit=PAGE_LIMIT if request.stranded else request.limit,
             bytes=PAGE.most,
+            closed_states=False,
         )
         page = await self._workflows.list_part(query)
         if request.stranded:

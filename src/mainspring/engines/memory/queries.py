@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mainspring.engines.memory.jobs import counts_of, find
 from mainspring.engines.memory.tables import Tables
 from mainspring.jobs.model import RUNS, State
-from mainspring.jobs.store import Counted, Find, ShowCounts, ShowJob, numbered
+from mainspring.jobs.store import Counted, CountSome, Find, ShowCounts, ShowJob, numbered
 from mainspring.namespaces import DEFAULT
 from mainspring.queries import MAX_KEYS, FirstInLine, Mark, QueryJobs, ReadArguments, Recall, Recalled, search
 from mainspring.resources.store import ListLimits
@@ -153,4 +153,5 @@ READERS: Readers = {
     Recall: recall,
     ListLimits: list_limits,
     ShowCounts: show_counts,
+    CountSome: show_counts,
 }

@@ -34,7 +34,7 @@ from mainspring.engines.postgres.transaction import (
 from mainspring.errors import StoreBrokenError, StoreError, StoreUnavailableError
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Job, State, read_options
-from mainspring.jobs.store import LIVE, Counted, ShowCounts, ShowJob, numbered
+from mainspring.jobs.store import LIVE, Counted, CountSome, ShowCounts, ShowJob, numbered
 from mainspring.namespaces import ANY, DEFAULT
 from mainspring.queries import (
     FirstInLine,
@@ -232,6 +232,7 @@ SINGLE_STATEMENT: Final = frozenset(
         CountOpen,
         CountParked,
         CountRevocations,
+        CountSome,
         FindBulk,
         FindCredential,
         FindDefinitions,
@@ -261,6 +262,10 @@ READ_SETTINGS: Final = """
 
 async def _greet(connection: Connection[Record]) -> None:
     await connection.execute(READ_SETTINGS)
+
+
+def _next_turn() -> Awaitable[None]:
+    return asyncio.sleep(0)
 
 
 class Reader:
@@ -322,7 +327,8 @@ class Reader:
         self._nodes.use(connection)
         tx = Transaction(connection, 0, self._functions, self._nodes, self._memory)
         async with contextlib.nullcontext() if type(query) in SINGLE_STATEMENT else connection.transaction():
-            answer = await self._readers[type(query)](tx, query, Meter(budget, asyncio.get_running_loop().time))
+            meter = Meter(budget, asyncio.get_running_loop().time, _next_turn)
+            answer = await self._readers[type(query)](tx, query, meter)
         self._functions.committed()
         self._shared_nodes.update(self._nodes)
         return answer
@@ -575,4 +581,5 @@ READERS: Final[Readers] = {
     Recall: recall,
     ListLimits: list_limits,
     ShowCounts: show_counts,
+    CountSome: show_counts,
 }

@@ -26,7 +26,7 @@ from mainspring.engines.sqlite.statements import SQL
 from mainspring.engines.sqlite.transaction import LARGEST_ID, Transaction, explain
 from mainspring.errors import StoreError
 from mainspring.jobs.model import Priority, State, read_options
-from mainspring.jobs.store import Counted, ShowCounts, ShowJob, numbered
+from mainspring.jobs.store import Counted, CountSome, ShowCounts, ShowJob, numbered
 from mainspring.namespaces import DEFAULT
 from mainspring.queries import MAX_KEYS, FirstInLine, Mark, QueryJobs, ReadArguments, Recall, Recalled, search
 from mainspring.resources.rules import decode_limits
@@ -341,4 +341,5 @@ READERS: Readers = {
     Recall: recall,
     ListLimits: list_limits,
     ShowCounts: show_counts,
+    CountSome: show_counts,
 }

@@ -17,7 +17,7 @@ from mainspring.errors import StoreCorruptError
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import NO_UNIQUE, UNREADABLE_OPTIONS, Job, State
-from mainspring.jobs.store import Counted, Find, ShowCounts, ShowJob
+from mainspring.jobs.store import Counted, CountSome, Find, ShowCounts, ShowJob
 from mainspring.queries import Mark, QueryJobs, ReadArguments, search
 from mainspring.sizes import CANNOT_READ
 from mainspring.storage.engine import Budget, Meter, Page, Query
@@ -541,4 +541,5 @@ READERS: Final[Readers] = {
     ReadArguments: _read_arguments,
     ShowJob: _show_job,
     ShowCounts: _show_counts,
+    CountSome: _show_counts,
 }

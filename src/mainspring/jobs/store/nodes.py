@@ -318,6 +318,16 @@ class ShowCounts(Query["Counted"], frozen=True):
         return DEAD if self.dead else LIVE
 
 
+class CountSome(ShowCounts, frozen=True):
+    """Count the jobs of some ``functions`` before an answer that depends on them: their few rows are read ahead of long lists.
+
+    No group of commits waits for it, as it would for `Count`: on PostgreSQL, a group with anything else besides new and succeeded
+    jobs takes several statements in place of one.
+    """
+
+    is_small = True
+
+
 def numbered(place: bytes) -> int:
     """Return a place as the number that it is in most stores. Clients send places back; an invalid one means the first page."""
     return int(place) if place.isdigit() and len(place) <= 9 else 0
