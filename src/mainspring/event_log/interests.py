@@ -181,11 +181,18 @@ def caused_events(plan: Plan, outcomes: Sequence[Any], interests: InterestSet) -
     for kind, placed in plan.items():
         if not interests.types.isdisjoint(kind.causes):
             for place, operation in placed:
-                yield from operation.caused(outcomes[place])
+                yield from _caused_by(operation, outcomes[place], interests)
 
 
 def caused_by(operations: Sequence[Any], outcomes: Sequence[Any], interests: InterestSet) -> Iterable[NewEvent | None]:
     """Return the events that operations inside another one have caused, without those of unwanted types."""
     for operation, outcome in zip(operations, outcomes, strict=True):
         if not interests.types.isdisjoint(operation.causes):
-            yield from operation.caused(outcome)
+            yield from _caused_by(operation, outcome, interests)
+
+
+def _caused_by(operation: Any, outcome: Any, interests: InterestSet) -> Iterable[NewEvent | None]:
+    found: Iterable[NewEvent | None] = (
+        operation.caused(outcome, interests.types) if operation.sifts else operation.caused(outcome)
+    )
+    return found

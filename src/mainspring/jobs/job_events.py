@@ -16,7 +16,7 @@ from mainspring.namespaces import name_text, split
 from mainspring.sizes import brief_line
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Collection, Container, Iterable
 
     from mainspring.access.caller import Act
     from mainspring.event_log.interests import InterestSet, NewEvents
@@ -68,11 +68,21 @@ def add_hidden(events: NewEvents, recorded: Iterable[Settlement], stale: Contain
             events.add(of_settlement(one))
 
 
+def having_events(wanted: Collection[str]) -> Collection[Event]:
+    """Return the ends of attempts that have events of wanted types: most ends are successes, which few want."""
+    return [
+        event
+        for event, name in _TYPES.items()
+        if name in wanted or (event is Event.FAIL and types.DEAD_LETTERS in wanted)
+    ]
+
+
 def have_events(settlements: Iterable[Settlement], interests: InterestSet) -> bool:
-    """Return whether one of these settlements has an event that somebody wants."""
-    if not interests.types.isdisjoint(types.JOBS) and any(interests.wants(of_settlement(one)) for one in settlements):
-        return True
-    return types.DEAD_LETTERS in interests.types and any(one.event is Event.FAIL for one in settlements)
+    """Return whether one of these settlements has an event that somebody wants, or is a dead letter that counts."""
+    having = having_events(interests.types) if interests else ()
+    return bool(having) and any(
+        one.event in having and (one.event is Event.FAIL or interests.wants(of_settlement(one))) for one in settlements
+    )
 
 
 def of_job(name: str, job: Job, error: bytes = b"", **fields: Any) -> NewEvent | None:

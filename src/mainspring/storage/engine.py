@@ -95,6 +95,8 @@ class Operation(msgspec.Struct, eq=False, kw_only=True):
     """Whether it has an attribute ``keyed_act``: the key of the client's request, or None (`access.idempotency.KeyedAct`)."""
     causes: ClassVar[frozenset[str]] = frozenset()
     """The types of events that it may cause (`event_log.types`), and its method ``caused`` yields by its outcome."""
+    sifts: ClassVar[bool] = False
+    """Whether ``caused`` also gets the types that somebody wants: it has many rows, and leaves out the others."""
 
     rows: int = 1
     size: int = 64

@@ -8,13 +8,13 @@ from msgspec.structs import replace
 
 from mainspring.access.audit import Acting
 from mainspring.event_log import types
-from mainspring.jobs.job_events import by, of_job, of_settlement
+from mainspring.jobs.job_events import by, having_events, of_job, of_settlement
 from mainspring.jobs.model import State
 from mainspring.namespaces import DEFAULT
 from mainspring.storage.engine import Operation, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Sequence
+    from collections.abc import Collection, Container, Iterator, Sequence
 
     from mainspring.access.caller import Act
     from mainspring.access.idempotency import KeyedAct
@@ -118,15 +118,17 @@ class Settle(Operation):
     phase = Phase.SETTLE
     brings_jobs = True
     causes = (types.JOBS - {types.RETRIED}) | {types.DEAD_LETTERS}
+    sifts = True
     settlements: list[Settlement]
 
     def __post_init__(self) -> None:
         self.rows = len(self.settlements)
 
-    def caused(self, outcome: Container[int]) -> Iterator[NewEvent | None]:
+    def caused(self, outcome: Container[int], wanted: Collection[str]) -> Iterator[NewEvent | None]:
         """Yield the events of the recorded settlements; engines add those that the outcome hides (``job_events.add_hidden``)."""
+        having = having_events(wanted)
         for one in self.settlements:
-            if one.job.id not in outcome:
+            if one.event in having and one.job.id not in outcome:
                 yield of_settlement(one)
 
 
