@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mainspring.clock import Clock
     from mainspring.deadlines.store import Upcoming
     from mainspring.errors import StoreError
+    from mainspring.jobs.store import Signs
     from mainspring.storage.agenda import FetchTimes, Timers
     from mainspring.storage.commit_queue import CommitQueue
 
@@ -80,6 +81,15 @@ class Deadlines:
     def tick(self) -> None:
         """Fetch and ring, as due."""
         self._agenda.tick()
+
+    def awaits_times(self) -> bool:
+        """See `jobs.sharing.Sharing.add_reader`."""
+        return self._agenda.is_empty
+
+    def read_signs(self, signs: Signs) -> None:
+        """See `jobs.sharing.Sharing.add_reader`."""
+        if signs.deadline_us is not None:
+            self._agenda.skip(signs.deadline_us)
 
     def written(self, rows: Iterable[tuple[Item, int]]) -> None:
         """Add rows that this node has just written; those that a fetch finds in time may be left out by it."""

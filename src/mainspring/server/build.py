@@ -275,6 +275,7 @@ async def open_node(
     )
     if service.sharing is not None:
         service.sharing.add_reader(schedules.read_signs, schedules.awaits_times)
+        service.sharing.add_reader(deadlines.read_signs, deadlines.awaits_times)
         if workflows is not None:
             service.sharing.add_reader(workflows.read_signs, workflows.awaits_times)
         if events is not None:

@@ -384,9 +384,9 @@ async def signs(one: Node, *, times: bool = True) -> job_ops.Signs:
 def test_a_reading_of_the_backlog_has_signs_of_what_other_parts_have_to_do(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as user:
-            nothing = job_ops.Signs(0, errands=False, signals=False, alarm_us=0, fire_us=0)
+            nothing = job_ops.Signs(0, errands=False, signals=False, alarm_us=0, fire_us=0, deadline_us=0)
             assert await signs(one) == nothing
-            assert await signs(one, times=False) == nothing._replace(alarm_us=None, fire_us=None)
+            assert await signs(one, times=False) == nothing._replace(alarm_us=None, fire_us=None, deadline_us=None)
             await begin(one)
             before = await signs(one)
             assert before.alarm_us, "its timeout"
@@ -412,6 +412,10 @@ def test_a_reading_of_the_backlog_has_signs_of_what_other_parts_have_to_do(datab
             await one.group(SaveInterests(NOW, [StoredInterest("reader", Interest(frozenset({types.FAILED})))]))
             before = await signs(one)
             assert before == with_fire._replace(interests=1)
+
+            for number in (3, 2):
+                await user.execute("INSERT INTO deadlines VALUES ($1, 1, '', $2)", number, number * 10)
+                assert await signs(one) == before._replace(deadline_us=number * 10)
 
             found = set()
             limits = [FunctionLimits(name, commanded=Limits(concurrency=2)) for name in (b"f", b"g")]

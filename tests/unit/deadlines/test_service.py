@@ -9,6 +9,7 @@ from mainspring.deadlines.service import BATCH, Deadlines, name_of
 from mainspring.deadlines.store import FindDeadlines, Item, RingDeadlines, Upcoming
 from mainspring.errors import StoreUnavailableError
 from mainspring.jobs.lateness import Kind
+from mainspring.jobs.store import Signs
 from mainspring.schedules.store import RingAbsences
 from mainspring.storage.agenda import FETCH_AHEAD, RETRY_DELAY, TAKEOVER_DELAY
 from mainspring.testing import ManualClock
@@ -184,3 +185,18 @@ def test_names_are_those_of_items() -> None:
     items = [Item(1, 1), Item(1, 2), Item(2, 1), Item(0, 0, "6"), Item(0, 0, "1")]
     assert len({name_of(item) for item in items}) == len(items)
     assert name_of(items[0]).isdecimal()
+
+
+def test_a_node_fetches_nothing_while_signs_show_that_no_deadline_is_near() -> None:
+    node = Node()
+    for first, fetches in ((0.0, 0), (FETCH_AHEAD * 10, 0), (None, 1)):
+        for _ in range(3):
+            us = None if first is None else node.us(first) if first else 0
+            node.deadlines.read_signs(Signs(0, errands=False, signals=False, deadline_us=us))
+            node.advance(3)
+            node.deadlines.tick()
+        assert len(node.operations) == fetches
+    node.finds()
+    assert node.deadlines.awaits_times()
+    node.deadlines.written([(JOB, to_us(node.clock.wall()) + 1)])
+    assert not node.deadlines.awaits_times()

@@ -537,7 +537,8 @@ SELECT NULL, (EXISTS (SELECT FROM inbox WHERE id >= $3))::int::smallint, NULL,
         (SELECT number FROM sent_signals ORDER BY number LIMIT 1),
         (SELECT changes FROM event_ends),
         CASE WHEN $5 THEN coalesce((SELECT due_us FROM runs_open WHERE due_us IS NOT NULL ORDER BY due_us, id LIMIT 1), 0) END,
-        CASE WHEN $5 THEN coalesce((SELECT next_us FROM schedules WHERE next_us IS NOT NULL ORDER BY next_us, name LIMIT 1), 0) END];
+        CASE WHEN $5 THEN coalesce((SELECT next_us FROM schedules WHERE next_us IS NOT NULL ORDER BY next_us, name LIMIT 1), 0) END,
+        CASE WHEN $5 THEN coalesce((SELECT due_us FROM deadlines ORDER BY due_us, job, kind, schedule LIMIT 1), 0) END];
 
 -- Lists are in the order of ids. Jobs are read from the newest on until enough match; if few jobs are in the requested state, the
 -- index of that state finds them sooner.

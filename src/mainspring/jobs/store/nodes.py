@@ -168,6 +168,8 @@ class Signs(NamedTuple):
     """The first alarm of a run; 0: there is none, None: it was not asked for."""
     fire_us: int | None = None
     """The same of the fire times of schedules."""
+    deadline_us: int | None = None
+    """The same of the times by which jobs should begin or end."""
 
 
 REFUSED: Final = "refused_submissions"
