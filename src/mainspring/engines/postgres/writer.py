@@ -254,6 +254,8 @@ class Writer:
         self._number = 0
         self.busy = False
         """Whether an attempt is under way on a connection."""
+        self.began = 0.0
+        """When it began, by the loop's clock."""
         self.attempts = 0
         self.backoff = FastPathBackoff()
         self.warm_backoff = FastPathBackoff()
@@ -312,7 +314,7 @@ class Writer:
             connection = self._connection
             assert connection is not None
             self.attempts += 1
-            self.busy = True
+            self.busy, self.began = True, clock()
             try:
                 return await attempt(connection)  # type: ignore[no-any-return]
             except Exception as error:  # noqa: BLE001 - a defect in this code costs one group
@@ -630,12 +632,22 @@ class Watch:
         self._slow = slow
 
     async def run(self) -> None:
-        """Watch, until cancelled: one wake-up per interval, and a query only for a group that takes very long."""
+        """Watch, until cancelled: one or two wake-ups per interval, and a query only for a group that takes very long."""
+        clock = asyncio.get_running_loop().time
+        pause = self._slow
         while True:
-            seen = self._writer.attempts
-            await asyncio.sleep(self._slow)
-            if self._writer.busy and self._writer.attempts == seen:
-                await self.check(seen)
+            await asyncio.sleep(pause)
+            pause = self.pause(clock())
+            if not pause:
+                await self.check(self._writer.attempts)
+                pause = self._slow
+
+    def pause(self, now: float) -> float:
+        """Return the seconds until the group under way, if there is one, has taken too long; 0 if it has.
+
+        They count from the group's begin, so that another connection has its answer within the 10 s for which clients wait.
+        """
+        return max(0.0, self._slow - (now - self._writer.began)) if self._writer.busy else self._slow
 
     async def check(self, attempt: int) -> bool:
         """Drop the writer's connection if the server waits for this node on it; return whether it did."""
