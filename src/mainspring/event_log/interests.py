@@ -63,6 +63,14 @@ class Interest(msgspec.Struct, frozen=True):
         """Return whether it includes an event of one of its types."""
         return self.covers(event.namespace, event.function, event.tags)
 
+    def includes(self, other: Interest) -> bool:
+        """Return whether it certainly includes all events of another one, of the types that both have."""
+        return (
+            self.namespace in {ANY, other.namespace}
+            and (not self.functions or (bool(other.functions) and {*other.functions} <= {*self.functions}))
+            and {*self.tags} <= {*other.tags}
+        )
+
     def covers(self, namespace: str, function: str, tags: Collection[str]) -> bool:
         """Return whether it includes events of a namespace about a function and an object with tags."""
         return (

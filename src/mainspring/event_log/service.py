@@ -246,8 +246,11 @@ class EventLog:
         self._announce(InterestsChanged(self._all.version))
         return self._all
 
-    async def want(self, interest: Interest) -> None:
-        """Have the events of an interest recorded for the next ten minutes at least. A reader calls it every few minutes."""
+    async def want(self, interest: Interest) -> int:
+        """Have the events of an interest recorded for the next ten minutes at least. A reader calls it every few minutes.
+
+        Returns the number behind which all of its events were recorded: a reader whose place is lower has missed some.
+        """
         now_us = self._now_us()
         until_us = now_us + to_us(READER_SECONDS)
         of_readers = {
@@ -261,6 +264,8 @@ class EventLog:
             name = READER + _digest(interest)
         if of_readers.get(name, 0) <= until_us - to_us(READER_SECONDS / 2):
             await self.save([StoredInterest(name, interest, until_us)])
+        assert self._all is not None
+        return self._all.complete_from(interest, now_us)
 
     def use(self, interests: AllInterests) -> None:
         """Use interests that were read or written, unless newer ones are known."""

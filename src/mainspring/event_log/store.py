@@ -19,7 +19,7 @@ from mainspring.sizes import CANNOT_READ
 from mainspring.storage.engine import Operation, Page, PageQuery, Phase, Query, matching
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from mainspring.event_log.interests import CurrentInterests, NewEvent
     from mainspring.storage.engine import Meter
@@ -87,6 +87,35 @@ class StoredInterest(NamedTuple):
     interest: Interest
     until_us: int = 0
     """When it ends, in microseconds of wall time; 0: when it is removed."""
+    since: int = 0
+    """All events of it behind this number were recorded: a reader whose place is lower has missed some. The store sets it."""
+    place: int = 0
+    """Of a cursor: its place. It begins with ``since``, and `MoveCursor` moves it."""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it is a reader's, who has a place in the log: the others have their places elsewhere."""
+        return self.until_us > 0 or self.id.startswith(CURSOR)
+
+
+CURSOR: Final = "cursor:"
+"""The ids of the interests of cursors begin so."""
+
+
+def begun(saved: Sequence[StoredInterest], present: Iterable[StoredInterest], last: int) -> list[StoredInterest]:
+    """Return interests as they are stored: those that are new, or have changed, begin behind ``last``.
+
+    A reader begins at a number that no event has. So its place differs from that of an earlier reader, who has missed the events
+    of which nobody wanted a record.
+    """
+    stored = {one.id: one for one in present}
+    found = []
+    for one in saved:
+        old = stored.get(one.id)
+        goes_on = old is not None and old.interest == one.interest
+        since = old.since if old is not None and goes_on else last + 1
+        found.append(one._replace(since=since, place=since if old is None else old.place))
+    return found
 
 
 def encode_interest(interest: Interest) -> bytes:
@@ -118,6 +147,18 @@ class AllInterests(NamedTuple):
         """Return the interests that have not ended at a time."""
         live = [one.interest for one in self.interests if not 0 < one.until_us <= now_us]
         return InterestSet(live, self.version)
+
+    def complete_from(self, wanted: Interest, now_us: int) -> int:
+        """Return the number behind which all events of an interest were recorded; a larger one than all if they are not."""
+        live = [one for one in self.interests if not 0 < one.until_us <= now_us and one.interest.includes(wanted)]
+        found = 0
+        for name in wanted.types:
+            found = max(found, min((one.since for one in live if name in one.interest.types), default=NEVER))
+        return found
+
+
+NEVER: Final = 2**63 - 1
+"""A number that no event has."""
 
 
 class SaveInterests(Operation):
@@ -182,6 +223,17 @@ class EndSeries(Operation):
 
     def __post_init__(self) -> None:
         self.urgent = False
+
+
+class MoveCursor(Operation):
+    """Move a cursor forward to a number. Outcome: its place; None if there is no such cursor."""
+
+    phase = Phase.EVENTS
+    id: str
+    number: int
+
+    def __post_init__(self) -> None:
+        self.rows = 1
 
 
 class NumberEvents(Operation):

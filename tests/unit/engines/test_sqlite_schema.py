@@ -43,7 +43,11 @@ GOLDEN: dict[str, list[Column]] = {
         ("schedule", "TEXT", 1, None, 3),
         ("due_us", "INTEGER", 1, None, 0),
     ],
-    "event_ends": [("swept", "INTEGER", 1, None, 0), ("changes", "INTEGER", 1, None, 0)],
+    "event_ends": [
+        ("swept", "INTEGER", 1, None, 0),
+        ("changes", "INTEGER", 1, None, 0),
+        ("given", "INTEGER", 1, "0", 0),
+    ],
     "events": [
         ("number", "INTEGER", 0, None, 1),
         ("at_us", "INTEGER", 1, None, 0),
@@ -58,6 +62,8 @@ GOLDEN: dict[str, list[Column]] = {
         ("id", "TEXT", 1, None, 1),
         ("until_us", "INTEGER", 1, None, 0),
         ("interest", "BLOB", 1, None, 0),
+        ("since", "INTEGER", 1, "0", 0),
+        ("place", "INTEGER", 1, "0", 0),
     ],
     "subscriptions": [
         ("id", "TEXT", 1, None, 1),

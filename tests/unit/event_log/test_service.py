@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from mainspring.callbacks import Callback, CallInProgress
 from mainspring.clock import to_us
+from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.event_log import types
 from mainspring.event_log.interests import CurrentInterests, Interest
-from mainspring.event_log.service import RELOAD_INTERVAL, EventLog
-from mainspring.event_log.store import AllInterests, ShowInterests, StoredInterest
+from mainspring.event_log.service import READER_SECONDS, RELOAD_INTERVAL, SWEEP_INTERVAL, EventLog
+from mainspring.event_log.store import AllInterests, ShowInterests, StoredInterest, SweepEvents
 from mainspring.testing.passing_time import ManualClock
 
 if TYPE_CHECKING:
@@ -76,3 +78,115 @@ def test_an_interest_ends_without_a_read(desk: Desk) -> None:
     assert desk.current.now
     assert desk.wait(10 + RELOAD_INTERVAL, notes=True) == 0
     assert not desk.current.now
+
+
+class Store:
+    """A node with a store in memory, whose groups are committed at once."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.engine = MemoryEngine()
+        self.saves = 0
+        self.swept: list[SweepEvents] = []
+        port = cast("Any", self)
+        self.log = EventLog(
+            port,
+            port,
+            self.clock,
+            self.engine.interests,
+            lambda call: call(),
+            first=None,
+            retention=60.0,
+            most=10,
+        )
+
+    def ask(self, query: object, *_: object) -> None:
+        assert isinstance(query, ShowInterests)
+
+    async def committed(self, operation: Any) -> Any:
+        self.saves += 1
+        return await Callback(lambda done, _: self.put(operation, done, done))
+
+    def put(self, operation: Any, done: Callable[[Any], None], _: object) -> None:
+        if isinstance(operation, SweepEvents):
+            self.swept.append(operation)
+            done(operation.limit if len(self.swept) == 1 else 0)
+        else:
+            self.engine.commit([operation], lambda outcomes: done(cast("Any", outcomes)[0]), lambda *_: None)
+
+
+def want(store: Store, *names: str) -> int:
+    found: list[int] = []
+    CallInProgress(store.log.want(Interest(types.types_of(names), "default")), found.append, raised)
+    return found[0]
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+def test_a_reader_renews_its_interest_every_few_minutes(store: Store) -> None:
+    begun = want(store, "job.*")
+    assert store.saves == 1
+    store.clock.advance(READER_SECONDS / 3)
+    assert want(store, "job.*") == begun
+    assert store.saves == 1
+    store.clock.advance(READER_SECONDS / 3)
+    assert want(store, "job.*") == begun
+    assert store.saves == 2
+    store.clock.advance(READER_SECONDS * 0.9)
+    assert want(store, "job.*") == begun
+    store.clock.advance(READER_SECONDS * 1.1)
+    assert want(store, "job.*") > begun
+
+
+def test_a_reader_is_complete_from_the_oldest_interest_that_includes_it(store: Store) -> None:
+    narrow = want(store, "job.failed")
+    wide = want(store, "*")
+    assert narrow < wide
+    assert want(store, "job.failed") == narrow
+    assert want(store, "job.succeeded") == wide
+    assert want(store, "job.failed", "job.succeeded") == wide
+
+
+def test_the_log_is_swept_by_age_and_number_while_somebody_wants_events(store: Store) -> None:
+    store.log.tick()
+    assert store.swept == []
+    want(store, "job.*")
+    store.clock.advance(1)
+    store.log.tick()
+    assert len(store.swept) == 2  # a full sweep is followed by another one
+    assert (store.swept[0].before_us, store.swept[0].most) == (to_us(store.clock.wall() - 60.0), 10)
+    store.clock.advance(1)
+    store.log.tick()
+    assert len(store.swept) == 2
+    store.clock.advance(SWEEP_INTERVAL)
+    want(store, "job.*")
+    store.log.tick()
+    assert len(store.swept) == 3
+
+
+def test_a_reader_that_waits_is_called_at_new_events_and_once_a_second(store: Store) -> None:
+    called: list[int] = []
+
+    async def wait() -> None:
+        await store.log.grown(store.log.growths)
+        called.append(store.log.growths)
+
+    CallInProgress(wait(), lambda _: None, raised)
+    assert store.log.is_read
+    store.log.written()
+    assert len(called) == 1
+    CallInProgress(wait(), lambda _: None, raised)
+    store.clock.advance(1)
+    store.log.tick()
+    assert len(called) == 2
+    seen = store.log.growths
+    store.log.written()
+    CallInProgress(store.log.grown(seen), lambda _: called.append(seen), raised)  # it has grown since
+    assert len(called) == 3
+
+
+def raised(error: Exception) -> None:
+    raise error

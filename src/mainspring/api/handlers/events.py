@@ -141,13 +141,15 @@ class EventCalls:
             return await self._newest(request, query, call)
         if request.order == "newest":
             raise ApiError(Code.INVALID, "after lists later events, the oldest first: leave out order", field="order")
-        await self._log.want(filtered.interest)
+        since = await self._log.want(filtered.interest)
         if request.after == END and request.cursor is None:
             place = (await self._log.ends()).last
             if not request.wait:
                 return EventPage([], None, last=str(place))
         else:
             place = await self._place(request)
+            if request.after is not None and place < since:
+                raise _gone(place, since, "not recorded, because nobody wanted them for a while")
         if not request.wait:
             return await self._behind(query, place, call)
         if why := self._waits.take(call.caller, request.namespace):
@@ -188,24 +190,17 @@ class EventCalls:
         """Return the events behind a place. Raises ApiError if some of them are not kept."""
         read = await self._read(query, place)
         if read is None:
-            oldest = (await self._log.ends()).swept
-            raise ApiError(
-                Code.EVENTS_GONE,
-                f"events behind {place} were deleted: go on behind {oldest}, the number of the last one that was",
-                oldest=str(oldest),
-            )
+            raise _gone(place, (await self._log.ends()).swept, "deleted")
         found = [info_of(event, self._handles) for event in read.events if _may_see(call.caller, event)]
         return EventPage(found, str(read.place) if read.has_more else None, last=str(read.place))
 
     async def _read(self, query: StoredEvents, place: int) -> _Read | None:
         """Read behind a place; None if some of the events there were deleted."""
         ends: LogEnds = await self._log.shared_ends()
-        if ends.swept > place:
-            return None
         if ends.last <= place:
             return _Read([], place, has_more=False)
         page = await self._log.read(replace(query, after=place))
-        # Events may have been deleted while the page was read.
+        # Afterwards, because events may be deleted while the page is read.
         if (await self._log.ends()).swept > place:
             return None
         if page.next is not None:
@@ -217,9 +212,12 @@ class EventCalls:
     async def _follow(self, request: FollowEvents, call: Call, feed: Feed) -> Callable[[], None]:
         """Send events as they come. A slow client gets those that are still kept when it has read the others."""
         filtered = self._filter(request, call)
-        await self._log.want(filtered.interest)
+        since = await self._log.want(filtered.interest)
         # Raises before the stream begins.
         place = (await self._log.ends()).last if request.after in {None, END} else _number(request.after or "")
+        feed.append("place", Place(str(place)), str(place))
+        if place < since:  # it was away for too long, and gets those events behind its place that were recorded
+            feed.append("gone", Gone(str(since)), str(place))
         under_way = CallInProgress(
             self._send(filtered, place, call, feed), lambda _: feed.end(), lambda _: feed.end(), lambda _: feed.end()
         )
@@ -227,7 +225,6 @@ class EventCalls:
 
     async def _send(self, filtered: _Filter, place: int, call: Call, feed: Feed) -> None:
         log, query = self._log, replace(filtered.query, limit=STREAM_ROWS, bytes=PAGE.most)
-        feed.append("place", Place(str(place)), str(place))
         renewed = self._clock.monotonic()
         shown = place
         while True:
@@ -302,6 +299,15 @@ class EventCalls:
             for one in TYPES.values()
         ]
         return numbered(request, rows)
+
+
+def _gone(place: int, oldest: int, why: str) -> ApiError:
+    """Return the refusal of a reader who has missed events."""
+    return ApiError(
+        Code.EVENTS_GONE,
+        f"some events behind {place} were {why}: go on behind {oldest}, where none is missing",
+        oldest=str(oldest),
+    )
 
 
 class _Read(NamedTuple):

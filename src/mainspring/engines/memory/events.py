@@ -16,6 +16,7 @@ from mainspring.event_log.store import (
     Event,
     ListEvents,
     LogEnds,
+    MoveCursor,
     Numbered,
     NumberEvents,
     RecordEvents,
@@ -24,6 +25,7 @@ from mainspring.event_log.store import (
     ShowInterests,
     ShowLogEnds,
     SweepEvents,
+    begun,
     list_events,
 )
 from mainspring.jobs.model import State
@@ -93,11 +95,23 @@ def save(tables: Tables, operation: SaveInterests) -> AllInterests:
     ended = [one.id for one in tables.interests.values() if 0 < one.until_us <= operation.now_us]
     for name in (*ended, *operation.removed):
         tables.interests.pop(name, None)
-    for one in operation.saved:
-        tables.interests[one.id] = one
+    last = tables.last_event
+    saved = begun(operation.saved, tables.interests.values(), last)
+    tables.interests |= {one.id: one for one in saved}
+    if any(one.is_read and one.since > last for one in saved):
+        tables.last_event += 1
     interests = _all_interests(tables)
     tables.current_interests.use(interests.at(operation.now_us))
     return interests
+
+
+def _move(tables: Tables, operation: MoveCursor) -> int | None:
+    stored = tables.interests.get(operation.id)
+    if stored is None:
+        return None
+    moved = stored._replace(place=max(stored.place, operation.number))
+    tables.interests[operation.id] = moved
+    return moved.place
 
 
 def _all_interests(tables: Tables) -> AllInterests:
@@ -146,6 +160,7 @@ def _number_of(event: Event) -> int:
 
 HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
     SaveInterests: save,
+    MoveCursor: _move,
     RecordEvents: _record,
     RecordSeries: _record_series,
     EndSeries: _end_series,

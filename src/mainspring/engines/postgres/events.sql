@@ -1,6 +1,9 @@
 -- name: log_ends
 SELECT last, swept, changes FROM event_ends;
 
+-- name: leave_out_number
+UPDATE event_ends SET last = last + 1;
+
 -- name: append_events
 INSERT INTO new_events (namespace, type, function, subject, job, fields) {rows(text, text, text, text, bigint, bytea)};
 

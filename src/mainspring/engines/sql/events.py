@@ -12,6 +12,7 @@ from mainspring.event_log.store import (
     Event,
     ListEvents,
     LogEnds,
+    MoveCursor,
     RecordEvents,
     RecordSeries,
     SaveInterests,
@@ -19,6 +20,7 @@ from mainspring.event_log.store import (
     ShowLogEnds,
     StoredInterest,
     SweepEvents,
+    begun,
     encode_interest,
     event_of,
     interest_of,
@@ -73,8 +75,15 @@ async def save(tx: Transaction, operations: Sequence[SaveInterests]) -> list[All
         await sql.execute("count_interest_changes")  # on a shared store, the row is locked from here on
         await sql.execute("remove_ended_interests", one.now_us)
         await sql.execute("remove_interests", sql.among(one.removed))
-        saved = {row.id: row for row in one.saved}.values()
-        await sql.many("save_interests", [(row.id, row.until_us, encode_interest(row.interest)) for row in saved])
+        if one.saved:
+            present, last = (await all_interests(sql)).interests, (await ends(sql)).last
+            saved = begun([*{row.id: row for row in one.saved}.values()], present, last)
+            await sql.many(
+                "save_interests",
+                [(row.id, row.until_us, encode_interest(row.interest), row.since, row.place) for row in saved],
+            )
+            if any(row.is_read and row.since > last for row in saved):
+                await sql.execute("leave_out_number")
     new = await all_interests(sql)
     interests = new.at(max(one.now_us for one in operations))
     tx.commits.append(lambda: tx.interests.use(interests))
@@ -84,9 +93,19 @@ async def save(tx: Transaction, operations: Sequence[SaveInterests]) -> list[All
 async def all_interests(sql: Statements) -> AllInterests:
     """Return all interests."""
     log_ends = await ends(sql)
-    found = [(name, interest_of(stored), until_us) for name, until_us, stored in await sql.fetch("interests")]
-    readable = [StoredInterest(name, one, until_us) for name, one, until_us in found if one is not None]
+    rows = await sql.fetch("interests")
+    found = [(interest_of(stored), name, until_us, since, place) for name, until_us, stored, since, place in rows]
+    readable = [StoredInterest(name, one, *more) for one, name, *more in found if one is not None]
     return AllInterests(log_ends.changes, readable, len(found) - len(readable))
+
+
+async def _move(tx: Transaction, operations: Sequence[MoveCursor]) -> list[int | None]:
+    places: list[int | None] = []
+    for one in operations:
+        await tx.sql.execute("move_cursor", one.id, one.number)
+        row = await tx.sql.first("cursor_place", one.id)
+        places.append(None if row is None else row[0])
+    return places
 
 
 async def ends(sql: Statements) -> LogEnds:
@@ -149,6 +168,7 @@ async def _list(tx: Transaction, query: ListEvents, meter: Meter) -> Page[Event]
 
 HANDLERS: Final[Handlers] = {
     SaveInterests: save,
+    MoveCursor: _move,
     RecordEvents: _record,
     RecordSeries: _record_series,
     EndSeries: _end_series,

@@ -2,7 +2,7 @@
 UPDATE event_ends SET changes = changes + 1;
 
 -- name: interests
-SELECT id, until_us, interest FROM interests ORDER BY id;
+SELECT id, until_us, interest, since, place FROM interests ORDER BY id;
 
 -- name: remove_ended_interests
 DELETE FROM interests WHERE until_us > 0 AND until_us <= $1;
@@ -11,8 +11,14 @@ DELETE FROM interests WHERE until_us > 0 AND until_us <= $1;
 DELETE FROM interests WHERE id {among($1, text)};
 
 -- name: save_interests
-INSERT INTO interests (id, until_us, interest) {rows(text, bigint, bytea)}
-ON CONFLICT (id) DO UPDATE SET until_us = excluded.until_us, interest = excluded.interest;
+INSERT INTO interests (id, until_us, interest, since, place) {rows(text, bigint, bytea, bigint, bigint)}
+ON CONFLICT (id) DO UPDATE SET until_us = excluded.until_us, interest = excluded.interest, since = excluded.since;
+
+-- name: move_cursor
+UPDATE interests SET place = $2 WHERE id = $1 AND place < $2;
+
+-- name: cursor_place
+SELECT place FROM interests WHERE id = $1;
 
 -- name: events
 SELECT number, at_us, namespace, type, function, subject, job, fields FROM events WHERE number > $1 ORDER BY number LIMIT $2;

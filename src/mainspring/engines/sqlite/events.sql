@@ -1,7 +1,10 @@
 -- The numbers of deleted events are not given again: readers go on behind them.
 -- part: last
-max(coalesce((SELECT max(number) FROM events), 0), (SELECT swept FROM event_ends))
+max(coalesce((SELECT max(number) FROM events), 0), (SELECT max(swept, given) FROM event_ends))
 ;
+
+-- name: leave_out_number
+UPDATE event_ends SET given = {last} + 1;
 
 -- name: append_events
 INSERT INTO events (number, at_us, namespace, type, function, subject, job, fields)

@@ -14,8 +14,10 @@ from mainspring.access.caller import Caller, Grant, Role
 from mainspring.api.events import EventData, shown_fields
 from mainspring.api.submitting import Submit
 from mainspring.callbacks import awaited
-from mainspring.event_log.store import SweepEvents
-from mainspring.event_log.types import TYPES
+from mainspring.event_log.interests import Interest
+from mainspring.event_log.service import MOST_FILTERS
+from mainspring.event_log.store import SaveInterests, StoredInterest, SweepEvents
+from mainspring.event_log.types import TYPES, types_of
 
 from .a_server import whole_node
 from .test_streams import Reader
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
     from pathlib import Path
 
+    from mainspring.event_log.store import LogEnds
     from mainspring.server.build import Built
 
     from .a_client import Client
@@ -333,3 +336,90 @@ def test_programs_have_each_field_of_each_type() -> None:
     for name, field in shown.items():
         assert own[name].type == field.type, name
         assert not own[name].default
+
+
+async def lapse(stored: Stored) -> None:
+    """Let the interests of all readers end."""
+    log = stored.built.node.events
+    assert log is not None
+    log.use(await awaited(stored.built.node.commits.committed(SaveInterests(10**17))))
+
+
+def test_a_reader_who_was_away_for_too_long_learns_of_it(serve: Any) -> None:
+    """Nobody wanted the events of that time, so none was recorded: the last number is still the reader's."""
+
+    async def test() -> None:
+        async with serve() as stored:
+            after = await stored.begin("&type=job.*")
+            kept = await stored.cancelled()
+            (event,) = await stored.rows(f"after={after}&type=job.*")
+            await lapse(stored)
+            await stored.cancelled()
+            gone = await stored.client.get(f"{EVENTS}?after={event['id']}&type=job.*")
+            assert (gone.status, gone.problem) == (410, "events-gone")
+            assert await stored.rows(f"after={gone.json['oldest']}&type=job.*") == []
+            async with Stream(stored, f"type=job.*&after={after}") as stream:
+                await stream.next()
+                _, name, data = await stream.next()
+                assert (name, data) == ("gone", {"oldest": gone.json["oldest"]})
+                assert (await stream.event())["job"] == kept
+                handle = await stored.cancelled()
+                assert (await stream.event())["job"] == handle
+
+    run(test())
+
+
+def test_a_reader_whose_events_others_have_wanted_meanwhile_misses_none(serve: Any) -> None:
+    async def test() -> None:
+        async with serve() as stored:
+            interest = StoredInterest("webhook", Interest(types_of(["job.*"])))
+            log = stored.built.node.events
+            assert log is not None
+            await awaited(log.save([interest]))
+            after = await stored.begin("&type=job.cancelled")
+            await lapse(stored)
+            handle = await stored.cancelled()
+            (event,) = await stored.rows(f"after={after}&type=job.cancelled")
+            assert event["job"] == handle
+            assert (await stored.client.get(f"{EVENTS}?after={after}&type=run.*")).status == 410
+
+    run(test())
+
+
+def test_many_filters_of_a_namespace_become_one(serve: Any) -> None:
+    async def test() -> None:
+        async with serve() as stored:
+            for number in range(MOST_FILTERS + 20):
+                await stored.begin(f"&function=f{number}")
+            log = stored.built.node.events
+            assert log is not None
+            assert len((await awaited(log.save([]))).interests) == MOST_FILTERS + 1
+            after = await stored.begin("&function=other")
+            handle = await stored.cancelled(b"other")
+            (event,) = await stored.rows(f"after={after}&function=other&type=job.*")
+            assert event["job"] == handle
+
+    run(test())
+
+
+def test_a_reader_whose_events_were_deleted_while_they_were_read_learns_of_it(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with serve() as stored:
+            after = await stored.begin("&type=job.*")
+            for _ in range(4):
+                await stored.cancelled()
+            log = stored.built.node.events
+            assert log is not None
+            ends = await awaited(log.ends())
+
+            async def earlier() -> LogEnds:
+                return ends
+
+            monkeypatch.setattr(log, "shared_ends", earlier)
+            await stored.swept(1)
+            gone = await stored.client.get(f"{EVENTS}?after={after}&type=job.*")
+            assert (gone.status, gone.problem) == (410, "events-gone")
+
+    run(test())
