@@ -664,7 +664,8 @@ class Watch:
                 return False
             idle.append((pid, row and row["state_change"]))
             await asyncio.sleep(RECHECK_DELAY)
-        if idle[0] != idle[1] or not self._writer.busy or self._writer.attempts != attempt:
+        # A session that has ended meanwhile, because it was idle in its transaction for too long, does not answer either.
+        if idle[1] not in (idle[0], (idle[0][0], None)) or not self._writer.busy or self._writer.attempts != attempt:
             return False
         log.warning("a group has no answer, and the server does not work on it: connecting again")
         self._writer.give_up()
