@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 import msgspec
 
 from mainspring.errors import SettingsError, UsageError
-from mainspring.jobs.model import FUNCTION_LIMIT, UNIQUE_LIMIT
+from mainspring.jobs.model import FUNCTION_LIMIT, OWN_FUNCTION, UNIQUE_LIMIT, is_own
 from mainspring.jobs.user_data import check_tags
 from mainspring.quantities import format_duration, parse_duration
 from mainspring.resources.rules import LimitSpec, RateSpec, key_of, limits_of
@@ -119,6 +119,8 @@ def check_name(name: object) -> None:
         raise UsageError(
             f"{text!r} is not a name for a function: use 1 to {FUNCTION_LIMIT} bytes without NUL and U+001F"
         )
+    if is_own(text.encode()):
+        raise UsageError(f"{text!r} is not a name for a function: {OWN_FUNCTION}")
 
 
 def check_unique(value: object, what: str, accepted: str = "text") -> str:

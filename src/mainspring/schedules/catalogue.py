@@ -18,7 +18,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mainspring.errors import UsageError
-from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT, UNIQUE_LIMIT, check_retry
+from mainspring.jobs.model import FUNCTION_LIMIT, OWN_FUNCTION, UNIQUE_LIMIT, check_retry, is_own
 from mainspring.namespaces import DEFAULT, name_of, split_text
 from mainspring.quantities import format_duration
 from mainspring.schedules import triggers
@@ -86,10 +86,8 @@ def _check(schedule: Schedule) -> None:
         if b"\0" in text:  # NUL separates the arguments of a packet
             raise UsageError(f"{what} contains a NUL byte: leave it out")
     function = schedule.function if schedule.namespace == DEFAULT else name_of(schedule.function)
-    if DECISIONS in function:
-        raise UsageError(
-            "the function's name has the character U+001F, which marks a node's own functions: leave it out"
-        )
+    if is_own(function):
+        raise UsageError(OWN_FUNCTION)
     if len(function) > FUNCTION_LIMIT:
         raise UsageError(f"the function's name has {len(function)} bytes: give it at most {FUNCTION_LIMIT}")
     if len(schedule.unique) > UNIQUE_LIMIT:

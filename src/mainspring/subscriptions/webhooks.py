@@ -15,7 +15,7 @@ from mainspring.callbacks import awaited
 from mainspring.clock import to_us
 from mainspring.errors import MainspringError, UsageError
 from mainspring.jobs.held import Ability, Worker
-from mainspring.jobs.model import Options, Retry, failure
+from mainspring.jobs.model import WEBHOOK, Options, Retry, failure
 from mainspring.namespaces import key
 from mainspring.sizes import CANNOT_READ
 from mainspring.subscriptions.model import Subscription, Target
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from mainspring.webhooks.backoff import Decision
     from mainspring.webhooks.targets import Target as Receiver
 
-PREFIX: Final = "webhook:"
+PREFIX: Final = WEBHOOK.decode()
 """Before the name of a webhook in the name of its function. No client submits to such functions, and no other worker has them."""
 PLACES: Final = 4
 """Deliveries of one webhook that a node sends at a time."""

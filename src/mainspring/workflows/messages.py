@@ -19,7 +19,7 @@ from msgspec.structs import fields, replace
 
 from mainspring.errors import UsageError
 from mainspring.jobs import model
-from mainspring.jobs.model import FUNCTION_LIMIT, UNIQUE_LIMIT, Options, decode_options
+from mainspring.jobs.model import FUNCTION_LIMIT, OWN_FUNCTION, UNIQUE_LIMIT, Options, decode_options, is_own
 from mainspring.sizes import (
     ABOUT,
     CANNOT_READ,
@@ -220,8 +220,8 @@ def _refused(decision: Decision, largest: int) -> str:
         assert isinstance(decision, ScheduleActivityTask)
         if not decision.function or len(decision.function) > FUNCTION_LIMIT or b"\0" in decision.function:
             return f"{decision.function[:FUNCTION_LIMIT]!r} is not the name of a function"
-        if b"\x1f" in decision.function:
-            return f"the function {decision.function!r} contains U+001F"
+        if is_own(decision.function):
+            return f"the function {decision.function!r} is refused: {OWN_FUNCTION}"
         if not 0 <= decision.task_priority <= 2:
             return f"the priority {decision.task_priority} is not 0, 1 or 2"
         if len(decision.key) > KEY_LIMIT:
@@ -381,7 +381,7 @@ def _lines(lines: tuple[str, ...]) -> tuple[str, ...]:
 def _refused_child(decision: StartChildWorkflowExecution) -> str:
     """Return the reason why a child cannot be one; the node finds out later whether its workflow is registered."""
     function = decision.type.encode()
-    if not function or len(function) > FUNCTION_LIMIT or b"\0" in function or b"\x1f" in function:
+    if not function or len(function) > FUNCTION_LIMIT or b"\0" in function or is_own(function):
         return f"{decision.type[:FUNCTION_LIMIT]!r} is not the name of a workflow"
     if not 0 <= decision.task_priority <= 2:
         return f"the priority {decision.task_priority} is not 0, 1 or 2"

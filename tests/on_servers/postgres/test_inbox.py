@@ -328,6 +328,19 @@ async def as_user(other: asyncpg.Connection[asyncpg.Record]) -> AsyncIterator[No
         await other.execute("RESET ROLE")
 
 
+def test_no_row_becomes_a_delivery_of_a_webhook(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other:
+            ids = [await insert(other, namespace=name, function=b"webhook:crm") for name in ("default", "team")]
+            kept = await insert(other, function=b"webhooks")
+            await take(one)
+            found = await other.fetch("SELECT id FROM refused_submissions WHERE reason LIKE '%node''s own' ORDER BY id")
+            assert [row["id"] for row in found] == ids
+            assert list(await one.find(*ids, kept)) == [kept]
+
+    asyncio.run(test())
+
+
 def test_no_inserted_row_reaches_another_namespace(database: str) -> None:
     async def test() -> None:
         async with node(database) as one, session(database) as other:

@@ -12,11 +12,12 @@ import pytest
 from mainspring.access.caller import Caller, Grant, Role
 from mainspring.api import jobs
 from mainspring.api.request import ApiError, Code
-from mainspring.api.submitting import NewJob, RunJob, Submission, SubmitJob, SubmitJobs
+from mainspring.api.submitting import NewJob, RunJob, Submission, Submit, SubmitJob, SubmitJobs
 from mainspring.errors import ForbiddenError, StoreFullError
 from mainspring.features import Feature
-from mainspring.jobs.model import failure
+from mainspring.jobs.model import Job, State, failure
 from mainspring.jobs.user_data import ArgumentRule, ArgumentRules
+from mainspring.namespaces import key
 
 from .a_node import PAYLOAD_LIMIT, UNKNOWN_HANDLE, opened, run
 
@@ -170,6 +171,9 @@ def test_a_job_whose_arguments_are_gone_is_cloned_with_others() -> None:
         (jobs.AwaitJob(UNKNOWN_HANDLE), Code.JOB_NOT_FOUND),
         (SubmitJob(new(function="")), Code.INVALID),
         (SubmitJob(new(function="a\x1fb")), Code.INVALID),
+        (SubmitJob(new(function="webhook:crm")), Code.INVALID),
+        (Submit(b"webhook:crm", b""), Code.INVALID),
+        (RunJob(b"webhook:crm", b""), Code.INVALID),
         (SubmitJob(new(delay=1, run_at=LATER)), Code.INVALID),
         (SubmitJob(new(args=1, payload="MQ==")), Code.INVALID),
     ],
@@ -178,6 +182,27 @@ def test_problems_have_codes(request_: Request[object], code: Code) -> None:
     async def test() -> None:
         async with opened() as node:
             assert await node.code(request_) is code
+
+    run(test())
+
+
+@pytest.mark.parametrize("namespace", ["default", "team"])
+def test_deliveries_of_webhooks_have_the_arguments_that_nodes_made(namespace: str) -> None:
+    async def test() -> None:
+        async with opened() as node:
+            name = key(namespace, b"webhook:crm")
+            delivery = Job(node.service.table.next_id(), name, b"an event", state=State.PENDING)
+            node.service.intake.submit([delivery], lambda *_: None, lambda _: None)
+            await node.committed()
+            handle = node.service.handles.of(delivery.id).decode()
+            assert await node.code(jobs.CloneJob(handle, namespace=namespace)) is Code.INVALID
+            await node.api.call(jobs.CancelJob(handle, namespace=namespace))
+            for given in ({"payload": b"another"}, {"args": msgspec.Raw(b"1")}):
+                refused = jobs.RetryJob(handle, namespace=namespace, **given)
+                assert await node.code(refused) is Code.INVALID
+            assert (await node.api.call(jobs.RetryJob(handle, namespace=namespace))).state == "pending"
+            await node.api.call(jobs.CancelJob(handle, namespace=namespace))
+            assert (await node.api.call(jobs.DeleteJob(handle, namespace=namespace))).handle == handle
 
     run(test())
 

@@ -150,6 +150,8 @@ def test_other_things_of_a_wrong_type() -> None:
         one.function(5)
     with pytest.raises(UsageError, match="'' is not a name for a function"):
         one.function("")
+    with pytest.raises(UsageError, match="names that begin with webhook:"):
+        one.function("webhook:crm")
     with pytest.raises(UsageError, match=r"server must be HOST:PORT, .* \(int\)"):
         one.connect_to(5)
     with pytest.raises(UsageError, match=r"settings must be WorkerSettings; it is \{'concurrency': 3\} \(dict\)"):

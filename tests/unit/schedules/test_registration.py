@@ -78,6 +78,10 @@ def test_valid_schedules_are_accepted(changes: dict[str, Any]) -> None:
         ({"unique": "é".encode() * 33}, "unique has 66 bytes: give it at most 64"),
         ({"function": b""}, "schedule 'nightly': the function's name is empty: name one, or leave it out"),
         ({"function": b"f\0g"}, "the function's name contains a NUL byte"),
+        (
+            {"function": b"webhook:crm"},
+            "names that begin with webhook:, or have U.001F, are those of a node's own functions",
+        ),
         ({"unique": b"\0"}, "unique contains a NUL byte"),
         ({"function": b"f" * 513}, "the function's name has 513 bytes: give it at most 512"),
         ({"timeout": 0.0}, "timeout is 0, which would end each attempt at once: leave it out for none"),

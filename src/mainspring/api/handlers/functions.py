@@ -32,14 +32,14 @@ from mainspring.api.functions import (
 from mainspring.api.handlers.pages import names_in_row, no_place, rfc3339
 from mainspring.api.nodes import WaitingJobs
 from mainspring.api.request import ApiError, Code, Page
-from mainspring.api.submitting import LONG_NAME, RESERVED_NAME
+from mainspring.api.submitting import LONG_NAME
 from mainspring.callbacks import Callback
 from mainspring.clock import to_us
 from mainspring.errors import MainspringError, StoreError
 from mainspring.features import Feature
 from mainspring.jobs.function_index import FIRST_PLACE, PAGE_SIZE, Place
 from mainspring.jobs.held import FunctionQueue
-from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT, State
+from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT, OWN_FUNCTION, State
 from mainspring.jobs.store import ShowCounts
 from mainspring.namespaces import name_of, namespace_of
 from mainspring.nodes.model import running_by_function
@@ -388,7 +388,7 @@ class FunctionCalls:
         if not bare or b"\0" in bare:
             raise ApiError(Code.INVALID, "a function needs a name, without NUL bytes")
         if DECISIONS in bare:
-            raise ApiError(Code.INVALID, RESERVED_NAME)
+            raise ApiError(Code.INVALID, OWN_FUNCTION)
         if len(bare) > FUNCTION_LIMIT:
             raise ApiError(Code.TOO_LARGE, LONG_NAME)
         if name not in service.functions.names() and not service.dispatch.admits(name, call.caller):

@@ -46,7 +46,7 @@ from mainspring.callbacks import NEXT_TURN, converted
 from mainspring.clock import to_us
 from mainspring.errors import UsageError
 from mainspring.features import Feature
-from mainspring.jobs.model import MAX_WAIT, RUNS, Job, Options, State, decode_failure
+from mainspring.jobs.model import MAX_WAIT, RUNS, Job, Options, State, decode_failure, is_own
 from mainspring.jobs.requests import JobChange
 from mainspring.jobs.settlement_records import decode_records, number_of
 from mainspring.jobs.user_data import is_redacted
@@ -278,6 +278,13 @@ class JobChangeCalls:
         if payload is not None and (problem := size_problem(payload, self._largest)) is not None:
             raise ApiError(problem.code, problem.message)
         job_id = self._lookup.job_id(request.handle)
+        if payload is not None:
+            job = await self._lookup.read(request.handle, request.namespace)
+            if is_own(name_of(job.function)):
+                raise ApiError(
+                    Code.INVALID,
+                    "a delivery of a webhook has the arguments that its node has made: retry it without arguments",
+                )
         retry = partial(
             self._service.clients.retry,
             job_id,

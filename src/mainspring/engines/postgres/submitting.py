@@ -25,7 +25,7 @@ from mainspring.ids import TERM_SPAN
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.lateness import rows_of
-from mainspring.jobs.model import MAX_WAIT, NO_UNIQUE, Job, Options, State, check_retry
+from mainspring.jobs.model import MAX_WAIT, NO_UNIQUE, WEBHOOK, Job, Options, State, check_retry
 from mainspring.jobs.store.nodes import REFUSED_REMEDY
 from mainspring.jobs.user_data import check_tags, indexed_tags
 from mainspring.namespaces import SEPARATOR, namespace_of
@@ -476,7 +476,7 @@ async def _inbox_jobs(tx: Transaction, records: Sequence[Record]) -> tuple[list[
         name = names.get((namespace, function), b"")
         if not name:
             name = names[namespace, function] = _inbox_key(namespace, function)
-        if SEPARATOR in name and key_of(*columns(name)) != name:
+        if (SEPARATOR in name and key_of(*columns(name)) != name) or namespaces.name_of(name).startswith(WEBHOOK):
             refused[job_id] = "its function is one of a node's own"
             continue
         job_options, key, fault = _inbox_options(options, name)

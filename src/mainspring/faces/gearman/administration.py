@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from mainspring import namespaces
 from mainspring.access.caller import Permission
 from mainspring.api.jobs import CancelJob, CancelledJob
-from mainspring.api.submitting import LONG_NAME, RESERVED_NAME
+from mainspring.api.submitting import LONG_NAME
 from mainspring.callbacks import CallInProgress
 from mainspring.errors import ForbiddenError, MainspringError
 from mainspring.faces.gearman.calls import CALL_COST
 from mainspring.faces.gearman.peer_io import TRANSPORT_WINDOW
 from mainspring.jobs.function_index import FIRST_PLACE, PAGE_SIZE
-from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT, State
+from mainspring.jobs.model import FUNCTION_LIMIT, OWN_FUNCTION, State, is_own
 from mainspring.namespaces import name_of, namespace_of
 from mainspring.queries import JobFilter, QueryJobs
 from mainspring.wire import gearman_admin
@@ -270,8 +270,8 @@ def _create_function(peer: Peer, command: Command) -> None:
     if len(command.args[0]) > FUNCTION_LIMIT:
         peer.outbox.send(b"ERR ARGUMENT_TOO_LARGE %b\r\n" % LONG_NAME.replace(" ", "+").encode())
         return
-    if DECISIONS in command.args[0]:
-        peer.outbox.send(b"ERR INVALID_FUNCTION_NAME %b\r\n" % RESERVED_NAME.replace(" ", "+").encode())
+    if is_own(command.args[0]):
+        peer.outbox.send(b"ERR INVALID_FUNCTION_NAME %b\r\n" % OWN_FUNCTION.replace(" ", "+").encode())
         return
     function = peer.submits.prefix + command.args[0]
     if not peer.service.dispatch.admits(function, peer.caller):

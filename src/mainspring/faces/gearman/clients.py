@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from cronsim import CronSim, CronSimError
 
-from mainspring.api.submitting import NO_CONCURRENCY_KEY, PRIORITY_BY_NAME, RESERVED_NAME
+from mainspring.api.submitting import NO_CONCURRENCY_KEY, PRIORITY_BY_NAME
 from mainspring.clock import to_us
 from mainspring.errors import MainspringError, UsageError
 from mainspring.faces.gearman.guard import SIGN_IN, may_wait, sign_in
 from mainspring.faces.gearman.worker_reports import SubmitOptions, decode_submit
 from mainspring.features import Feature
-from mainspring.jobs.model import DECISIONS, Job, Options, Priority, State
+from mainspring.jobs.model import OWN_FUNCTION, Job, Options, Priority, State, is_own
 from mainspring.namespaces import namespace_of
 from mainspring.sizes import CANNOT_READ
 from mainspring.wire.gearman_protocol import EXTENSION, EXTENSION_NAME, NAMESPACE_OPTION, Type, response
@@ -104,8 +104,8 @@ def _reduce_job(peer: Peer, args: list[bytes]) -> Job | None:
     checked = peer.submits.check(function, unique, payload, Priority.NORMAL)
     if checked is None:
         return None
-    if DECISIONS in reducer:
-        peer.submits.refuse(b"INVALID_FUNCTION_NAME", RESERVED_NAME.encode())
+    if is_own(reducer):
+        peer.submits.refuse(b"INVALID_FUNCTION_NAME", OWN_FUNCTION.encode())
         return None
     created_us = round(peer.service.clock.wall() * 1_000_000)
     options = Options(reducer=reducer)

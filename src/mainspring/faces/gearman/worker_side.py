@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mainspring.access.caller import LOCAL
-from mainspring.api.submitting import LONG_NAME, RESERVED_NAME
+from mainspring.api.submitting import LONG_NAME
 from mainspring.clock import to_us
 from mainspring.faces.gearman.peer_io import UNREAD
 from mainspring.faces.gearman.peers import About
 from mainspring.jobs import rules
 from mainspring.jobs.held import LOST, SILENT, Worker
-from mainspring.jobs.model import DECISIONS, FUNCTION_LIMIT
+from mainspring.jobs.model import FUNCTION_LIMIT, OWN_FUNCTION, is_own
 from mainspring.namespaces import prefix
 from mainspring.wire.gearman_protocol import Type, original_unique, response
 
@@ -117,8 +117,8 @@ class WorkerSide:
         function = self.prefix + name
         if len(name) > FUNCTION_LIMIT:
             self._refuse(b"ARGUMENT_TOO_LARGE", LONG_NAME.encode())
-        elif DECISIONS in name:
-            self._refuse(b"INVALID_FUNCTION_NAME", RESERVED_NAME.encode())
+        elif is_own(name):
+            self._refuse(b"INVALID_FUNCTION_NAME", OWN_FUNCTION.encode())
         elif len(worker.abilities) >= limit and self._service.dispatch.queues.get(function) not in worker.abilities:
             self._refuse(b"TOO_MANY_FUNCTIONS", b"a worker registers for at most %d functions" % limit)
         elif not self._service.dispatch.admits(function, self.caller):

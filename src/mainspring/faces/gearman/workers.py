@@ -20,7 +20,7 @@ from mainspring.faces.gearman.worker_reports import RegisterOptions, decode_beat
 from mainspring.faces.gearman.worker_side import NO_JOB, plain_assignment
 from mainspring.features import Feature
 from mainspring.jobs.held import Ability
-from mainspring.jobs.model import FUNCTION_LIMIT, check_retry, failure
+from mainspring.jobs.model import FUNCTION_LIMIT, OWN_FUNCTION, check_retry, failure, is_own
 from mainspring.resources.rules import limits_of, limits_to_wire
 from mainspring.sizes import CANNOT_READ
 from mainspring.wire.gearman_protocol import Type, response
@@ -338,6 +338,8 @@ def _refused_name(function: bytes, version: str) -> str:
             f"{name!r} in version {version!r} is no workflow: give both a name and a version, without the character U+001F, and "
             "the version without '@'"
         )
+    if is_own(function):
+        return f"the workflow {name!r} is refused: {OWN_FUNCTION}"
     if len(decision_function("default", name, version)) > FUNCTION_LIMIT:
         return f"the name {name!r} with version {version!r} is too long: both together have at most {FUNCTION_LIMIT - 20} bytes"
     return ""

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 ORDER = b"order"
 DECISIONS = decision_function("default", "order", "1")
+WEBHOOK = b"webhook:crm"
 WORKFLOW = {"workflow": {"version": "1", "digest": "d"}}
 TASK = ScheduleActivityTask(1, "1", b"charge", input=b"[1]")
 
@@ -679,6 +680,11 @@ STEP = StepResult(1, 1, "price", b"5", 7)
         ({"decisions": (msgspec.structs.replace(TASK, function=b"a\0b"),)}, "the name of a function"),
         ({"decisions": (msgspec.structs.replace(TASK, function=b"\x1fd\x1forder"),)}, r"U\+001F"),
         (
+            {"decisions": (msgspec.structs.replace(TASK, function=b"webhook:crm"),)},
+            "webhook:crm' is refused: names that",
+        ),
+        ({"decisions": (StartChildWorkflowExecution(1, "id", "webhook:crm", "1"),)}, "not the name of a workflow"),
+        (
             {"decisions": (msgspec.structs.replace(TASK, function=ORDER),)},
             "order is a workflow, and an activity is a task's",
         ),
@@ -758,6 +764,7 @@ def test_reports_of_a_connection_without_workflows_are_refused(node: Node) -> No
         (b"order", {"workflow": {"version": "a@b"}}, "without '@'"),
         (b"order", {"workflow": {"version": ""}}, "give both"),
         (b"o" * 500, WORKFLOW, "is too long"),
+        (b"webhook:crm", WORKFLOW, "'webhook:crm' is refused: names that begin with webhook:"),
         (b"order", {**WORKFLOW, "decisions": 0}, "1 to 10000 decisions"),
         (b"order", {"workflow": {"version": 1}}, "cannot be read"),
     ],
@@ -777,9 +784,18 @@ def test_registrations_are_checked(node: Node, name: bytes, options: dict[str, A
         (Type.CAN_DO, DECISIONS),
         (Type.REGISTER, DECISIONS, b""),
         (Type.SUBMIT_JOB_BG, b"a\x1fb", b"", b""),
+        (Type.SUBMIT_JOB, WEBHOOK, b"", b""),
+        (Type.SUBMIT_JOB_BG, WEBHOOK, b"", b""),
+        (Type.SUBMIT_JOB_EPOCH, WEBHOOK, b"", b"1", b""),
+        (Type.SUBMIT_REDUCE_JOB_BACKGROUND, WEBHOOK, b"", b"f", b"", b""),
+        (Type.SUBMIT_REDUCE_JOB_BACKGROUND, b"f", b"", WEBHOOK, b"", b""),
+        (Type.SUBMIT, WEBHOOK, b"", b"", b""),
+        (Type.CAN_DO, WEBHOOK),
+        (Type.CAN_DO_TIMEOUT, WEBHOOK, b"1"),
+        (Type.REGISTER, WEBHOOK, b""),
     ],
 )
-def test_functions_of_decisions_are_neither_submitted_nor_registered_for(
+def test_functions_of_nodes_are_neither_submitted_nor_registered_for(
     node: Node, decider: Decider, packet: tuple[Type, *tuple[bytes, ...]]
 ) -> None:
     kind, *args = packet
@@ -800,7 +816,8 @@ def test_lists_name_the_functions_of_decisions_for_people(node: Node) -> None:
     ]
     assert client.text("prioritystatus").splitlines()[2] == "order@1 (decisions)\t0\t0\t0\t1"
     assert ": charge order@1(decisions)\n" in client.text("workers")
-    assert client.text(f"create function {DECISIONS.decode()}").startswith("ERR INVALID_FUNCTION_NAME ")
+    for name in (DECISIONS, WEBHOOK):
+        assert client.text(f"create function {name.decode()}").startswith("ERR INVALID_FUNCTION_NAME ")
 
 
 def test_a_store_without_workflows_refuses_their_workers() -> None:
