@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mainspring.app import App
+    from mainspring.client.event import Event, EventData
     from mainspring.client.job import Job, LogLine
     from mainspring.client.json_types import register_type
     from mainspring.client.options import Rate, Retry
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "mainspring.app": ("App",),
+    "mainspring.client.event": ("Event", "EventData"),
     "mainspring.client.job": ("Job", "LogLine"),
     "mainspring.client.json_types": ("register_type",),
     "mainspring.client.options": ("Rate", "Retry"),
@@ -98,6 +100,8 @@ __all__ = [
     "CoroutineTask",
     "CurrentJob",
     "Data",
+    "Event",
+    "EventData",
     "Job",
     "JobCancelled",
     "JobError",

@@ -13,6 +13,8 @@ from mainspring.client.connections import Connections, check_limit, limit_or_def
 from mainspring.client.declarations import Arguments, Declarations, Parent, Timing, check_arguments, default_name
 from mainspring.client.environment import Address, namespace_or_default, servers_or_default, token_of_environment
 from mainspring.client.job import Job, SubmittedJob, aresults, check_handle, results
+from mainspring.client.listening import Functions as EventFunctions
+from mainspring.client.listening import Listeners, build_filter
 from mainspring.client.operating import Functions, Jobs, Runs
 from mainspring.client.options import (
     CancelMode,
@@ -222,7 +224,8 @@ class App(AppClient):
         self._included: list[str] = []
         self._place = _globals_of_creator(self)
         self.schedules = Declarations(name, self._default_name, self.connections)
-        self._definitions = Definitions(self.registry, self.schedules, self.connections, self._check)
+        self.listeners = Listeners()
+        self._definitions = Definitions(self.registry, self.schedules, self.listeners, self.connections, self._check)
 
     def _check_given(self, options: Mapping[str, object]) -> None:
         """Raise UsageError for options that the store does not support, or ``activity``, a name, if it is a workflow's."""
@@ -444,6 +447,65 @@ class App(AppClient):
             return self._definitions.scheduled(call, name, executor, options, unique, timing, args)
 
         return Schedule(define)
+
+    def on(
+        self,
+        *types: str,
+        function: EventFunctions = (),
+        tag: str | Sequence[str] = (),
+        everywhere: bool = False,
+        name: str | None = None,
+        executor: Literal["thread", "process"] = "thread",
+        retry: Retry | None = None,
+        run_timeout: Duration | None = None,
+        timeout: Duration | None = None,
+        heartbeat: Duration | None = None,
+        priority: Priority | None = None,
+        concurrency: int | None = None,
+        rate: Rate | None = None,
+        tags: Iterable[str] | None = None,
+        keep_arguments: int | None = None,
+        keep_result: Duration | None = None,
+        middleware: Iterable[Middleware] = (),
+    ) -> Define:
+        """Define a listener: a task that runs for each event of some types, such as ``job.failed`` or ``run.*``.
+
+        The function takes one argument, an `Event`. Each event is delivered as a job of the function, exactly one, which runs
+        until it has succeeded or its attempts are used up: it may run more than once, as every job. Deliveries about the same job
+        run one after the other, in the order of their events.
+
+        ``function`` chooses events about some functions or workflows: tasks, names or patterns such as ``pay*``. ``tag`` chooses
+        those about jobs, runs and schedules that have all of these tags. A listener gets the events of the App's namespace, and
+        those of all namespaces with ``everywhere``, also the ones that belong to none, such as about nodes. It gets none about
+        its own function.
+
+        The workers of the App create, change and remove its listeners in the store when they start. A new listener gets the
+        events from then on. ``retry`` is by default ``Retry()``, with five attempts. The other options are as for ``task``.
+
+        Raises UsageError for a wrong option or an unknown type, and the decorator does for a function that takes something else.
+        """
+        self._check({"listener": True})
+        chosen = build_filter(types, function, tag, everywhere)
+        options = build_options(
+            retry=Retry() if retry is None else retry,
+            run_timeout=run_timeout,
+            timeout=timeout,
+            heartbeat=heartbeat,
+            priority=priority,
+            tags=tags,
+        )
+        self._check({"concurrency": concurrency, "rate": rate})
+        limits = build_limits(concurrency, None, rate, None)
+        if keep_arguments is not None:
+            check_whole(keep_arguments, "keep_arguments", 0, MAX_KEPT_ARGUMENTS)
+        kept = Kept(keep_arguments, kept_seconds(keep_result))
+        check_definition(name, executor)
+        around = tuple(map(check_middleware, middleware))
+
+        def define(call: Callable[..., Any]) -> Any:
+            return self._definitions.listener(call, name, executor, options, limits, kept, around, chosen)
+
+        return Define(define)
 
     @overload
     def workflow(self, call: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...

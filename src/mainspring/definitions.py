@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cas
 from mainspring.client.declarations import build_schedule
 from mainspring.client.inbox import DEFAULT_SCHEMA, inbox_of
 from mainspring.client.inside import ChildCall, workflow_calls
+from mainspring.client.listening import check_listener
 from mainspring.client.options import (
     Options,
     build_options,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from mainspring.client.inbox import Inbox
     from mainspring.client.inside import WorkflowCalls
     from mainspring.client.job import Job
+    from mainspring.client.listening import EventFilter, Listeners
     from mainspring.client.options import CancelMode, ChildPolicy, Duration, Priority, Retry
     from mainspring.client.session import Request
     from mainspring.resources.rules import Limits
@@ -419,11 +421,19 @@ class Schedule(Define):
 
 
 class Definitions:
-    """Creates the tasks, workflows and schedules of one App, and adds them to its registry and declarations for workers."""
+    """Creates the tasks, workflows, schedules and listeners of one App, and adds them to what its workers run and declare."""
 
-    def __init__(self, registry: Registry, schedules: Declarations, connections: Connections, check: Check) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        schedules: Declarations,
+        listeners: Listeners,
+        connections: Connections,
+        check: Check,
+    ) -> None:
         self._registry = registry
         self._schedules = schedules
+        self._listeners = listeners
         self._connections = connections
         self._check = check
 
@@ -449,6 +459,28 @@ class Definitions:
         self._registry.add(function)
         kind: Any = CoroutineTask if function.executor == "coroutine" else Task
         return kind(function.call, function, self._connections, options, unique, key, self._check)
+
+    def listener(
+        self,
+        call: Any,
+        name: str | None,
+        executor: Literal["thread", "process"],
+        options: Options,
+        limits: Limits,
+        kept: Kept,
+        middleware: tuple[Middleware, ...],
+        chosen: EventFilter,
+    ) -> Any:
+        """Define a listener: a task that takes an event. Raises as ``task``, and UsageError if it takes anything else."""
+        if isinstance(call, (Defined, Workflow)):
+            raise UsageError(f"{call.name} is a task or a workflow already: give on a function that takes an event")
+        function = build_function(call, name, executor, options)
+        provided = function.signature.provided
+        parameters = [one for one in signature(function.call).parameters.values() if one.name not in provided]
+        check_listener(function.call, function.name, parameters)
+        task = self.task(call, name, executor, options, "", limits, "", kept, middleware)
+        self._listeners.declare(task.name, chosen, options)
+        return task
 
     def workflow(
         self,

@@ -70,7 +70,7 @@ def check_options(store: object, options: Mapping[str, object]) -> None:
     """Raise UsageError for options of tasks and jobs that an App's store does not support.
 
     The options are limits and keys, ``request_key``, ``connection``, a database connection for a transactional submit, and
-    ``workflow`` for a definition of one. None and empty text count as not given.
+    ``workflow`` and ``listener`` for a definition of one. None and empty text count as not given.
     """
     if not isinstance(store, ZooKeeper):
         return
@@ -87,6 +87,11 @@ def check_options(store: object, options: Mapping[str, object]) -> None:
     if "workflow" in given:
         raise UsageError(
             f"the App's store is {store!r}, which has no workflows: define them on an App with a store on SQLite or PostgreSQL"
+        )
+    if "listener" in given:
+        raise UsageError(
+            f"the App's store is {store!r}, which keeps no events: define listeners on an App with a store on SQLite or"
+            " PostgreSQL"
         )
     if given:
         raise UsageError(

@@ -42,7 +42,7 @@ class EventInfo(msgspec.Struct):
     job: str | None
     """The handle of the job that it is about."""
     data: dict[str, Any]
-    """Fields of its type, those that have a value: `EventData`."""
+    """Fields of its type, those that have a value: `mainspring.EventData`."""
 
 
 class Form(Enum):
@@ -100,40 +100,6 @@ def shown_fields(kind: type[Fields]) -> dict[str, ShownField]:
         bare = get_args(one.type)[0]
         found[shown_name(one.name)] = ShownField(_TYPES.get(form, bare), _DEFAULTS.get(form, one.default), text)
     return found
-
-
-class EventData(msgspec.Struct, omit_defaults=True, kw_only=True, frozen=True):
-    """The fields of all types of events. Each type has some, which `mainspring events types` and OpenAPI show."""
-
-    attempt: int = 0
-    tags: tuple[str, ...] = ()
-    key: str = ""
-    schedule: str = ""
-    run: str = ""
-    parent: str = ""
-    version: str = ""
-    error_type: str = ""
-    error: str = ""
-    worker: str = ""
-    node: str = ""
-    duration: float = 0.0
-    due_at: datetime | None = None
-    fire_at: datetime | None = None
-    until: datetime | None = None
-    lost: bool = False
-    cause: str = ""
-    reason: str = ""
-    why: str = ""
-    action: str = ""
-    status: str = ""
-    what: str = ""
-    by: str = ""
-    number: int = 0
-    done: int = 0
-    jobs: int = 0
-    runs: int = 0
-    kind: str = ""
-    depth: int = 0
 
 
 class EventPage(Page[EventInfo], kw_only=True):

@@ -253,6 +253,7 @@ COMMANDS = {
     "workflows": ("workflows:workflows", JOBS_GROUP, "Start, list, show, signal, cancel and end runs of workflows."),
     "functions": ("functions:functions", JOBS_GROUP, "List, limit, pause and resume functions."),
     "events": ("events:events", JOBS_GROUP, "List and follow what happens to jobs, runs and schedules."),
+    "listeners": ("listeners:listeners", JOBS_GROUP, "List, pause, resume and remove listeners."),
     "status": ("nodes:status", STORES_GROUP, "Show a server's store, connections and jobs."),
     "nodes": ("nodes:nodes", STORES_GROUP, "List and drain the nodes that share a store, and remove dead ones."),
     "workers": ("nodes:workers", STORES_GROUP, "List, drain and stop connected workers."),
@@ -312,6 +313,7 @@ SUBCOMMANDS = {
     ),
     "events": ("list", "follow", "types"),
     "nodes": ("list", "show", "drain", "remove"),
+    "listeners": ("list", "show", "pause", "resume", "remove"),
     "functions": ("list", "show", "limit", "pause", "resume", "acknowledge", "series", "errors"),
     "workers": ("list", "show", "drain", "stop"),
 }

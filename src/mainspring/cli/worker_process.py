@@ -9,7 +9,8 @@ import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from itertools import product
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 import structlog
@@ -30,6 +31,7 @@ from mainspring.client.environment import (
     parse_address,
     token_of_environment,
 )
+from mainspring.client.listening import Listeners
 from mainspring.client.sockets import TLS_OPTIONS, TLS_VARIABLES
 from mainspring.errors import ConflictError, MainspringError, SettingsError, UsageError, WorkerStartError
 from mainspring.quantities import format_size
@@ -63,10 +65,28 @@ DECLARE_INTERVAL: Final = 20.0
 RETRY_DELAY: Final = 2.0
 """Seconds until the next attempt if the server could not be reached."""
 
+
+class Declared(NamedTuple):
+    """The schedules or the listeners of an App, as its code has them."""
+
+    call: str
+    """The call that declares them."""
+    what: str
+    params: dict[str, Any]
+    """As all versions of servers with the call read them."""
+    is_needed: bool = True
+    """Whether there are any. Without, the call only removes what earlier code has declared, and nothing is logged if a server
+    refuses it."""
+
+    @property
+    def log(self) -> structlog.stdlib.BoundLogger:
+        """The log of their changes."""
+        log: structlog.stdlib.BoundLogger = structlog.get_logger(f"mainspring.{self.what}")
+        return log
+
+
 AboutCode: TypeAlias = "Callable[[], Awaitable[Mapping[str, Any]]]"
 """Waits until a server has answered a worker's registrations, and returns what a declaration to it says about the code."""
-
-_schedules_log = structlog.get_logger("mainspring.schedules")
 
 
 def settings_of(order: WorkerOrder) -> WorkerSettings:
@@ -168,20 +188,30 @@ def namespace_of(app: object) -> str:
 
 
 async def _declare(app: HasRegistry, registry: Registry, order: WorkerOrder, worker: Worker) -> None:
-    """Declare the schedules in the App's code to each server, until cancelled.
+    """Declare the schedules and listeners in the App's code to each server, until cancelled.
 
-    It declares all schedules, and names the tasks that this worker leaves out, and those that the server cannot serve: servers
+    It declares all of them, and names the tasks that this worker leaves out, and those that the server cannot serve: servers
     apply the newest code of an App, and workers for different tasks of the same code must declare the same.
     """
     declarations = getattr(app, "schedules", None)
-    if not isinstance(declarations, Declarations) or not declarations.needed:
+    if not isinstance(declarations, Declarations):
         return
+    listeners = getattr(app, "listeners", None)
+    declared = []
+    if declarations.needed:
+        declared.append(Declared("schedules.declare", "schedules", declarations.params()))
+    if isinstance(listeners, Listeners) and (listeners or declarations.is_named):
+        params = listeners.params(declarations.name)
+        declared.append(Declared("listeners.declare", "listeners", params, is_needed=bool(listeners)))
     servers = list(dict.fromkeys(order.servers))
     async with asyncio.TaskGroup() as group:
-        for server in servers:
+        for server, one in product(servers, declared):
 
-            async def about_code(server: str = server) -> dict[str, object]:
-                return _about_code(declarations, app.registry, registry, await worker.unserved(server))
+            async def about_code(server: str = server, one: Declared = one) -> dict[str, object]:
+                about = _about_code(declarations, app.registry, registry, await worker.unserved(server))
+                if one.call == "listeners.declare":  # a run of a workflow is no delivery
+                    del about["workflows"]
+                return about
 
             client = AsyncClient(
                 [parse_address(server)],
@@ -190,19 +220,18 @@ async def _declare(app: HasRegistry, registry: Registry, order: WorkerOrder, wor
                 namespace=namespace_of(app),
             )
             group.create_task(
-                _declare_to(client, declarations, about_code, server if len(servers) > 1 else None),
-                name=f"mainspring schedules to {server}",
+                _declare_to(client, one, about_code, server if len(servers) > 1 else None),
+                name=f"mainspring {one.what} to {server}",
             )
 
 
-async def _declare_to(
-    client: AsyncClient, declarations: Declarations, about_code: AboutCode, server: str | None
-) -> None:
+async def _declare_to(client: AsyncClient, declared: Declared, about_code: AboutCode, server: str | None) -> None:
     try:
-        await keep_declaring(client, declarations.params(), about_code, server)
+        await keep_declaring(client, declared, about_code, server)
     except MainspringError as error:
         where = {} if server is None else {"server": server}
-        _schedules_log.error("the schedules cannot be declared", error=str(error), **where)
+        line = f"the {declared.what} cannot be declared"
+        declared.log.error(line, error=str(error), **where)  # noqa: TRY400 - its text says all
     finally:
         await client.close()
 
@@ -230,42 +259,40 @@ class Caller(Protocol):
         """Call a method of a server.  Raises MainspringError."""
 
 
-async def keep_declaring(
-    client: Caller, params: dict[str, Any], about_code: AboutCode, server: str | None = None
-) -> None:
-    """Declare the schedules to a server repeatedly until cancelled, and log the changes, with the name of the ``server``.
+async def keep_declaring(client: Caller, declared: Declared, about_code: AboutCode, server: str | None = None) -> None:
+    """Declare schedules or listeners to a server again and again until cancelled; log the changes, with the ``server``.
 
     Servers of earlier versions refuse the parameters about the code: they get ``params`` alone.
     """
-    server_log = _schedules_log if server is None else _schedules_log.bind(server=server)
+    server_log = declared.log if server is None else declared.log.bind(server=server)
     logged = ""
     while True:
         wait = DECLARE_INTERVAL
         code = await about_code()
         try:
-            answer = await _declare_once(client, params, code)
+            answer = await _declare_once(client, declared, code)
         except (UsageError, ConflictError) as error:
-            if str(error) != logged:
+            if str(error) != logged and declared.is_needed:
                 logged = str(error)
-                server_log.error("the schedules were refused", error=logged)
+                server_log.error(f"the {declared.what} were refused", error=logged)
         except MainspringError:
             wait = RETRY_DELAY
         else:
-            logged = _log_changes(server_log, answer, params["app"], logged)
+            logged = _log_changes(server_log, answer, declared, logged)
         await asyncio.sleep(wait)
 
 
-async def _declare_once(client: Caller, params: dict[str, Any], code: Mapping[str, Any]) -> dict[str, Any]:
+async def _declare_once(client: Caller, declared: Declared, code: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        answer: dict[str, Any] = await client.call("schedules.declare", {**params, **code})
+        answer: dict[str, Any] = await client.call(declared.call, {**declared.params, **code})
     except UsageError as error:
         if not code or "unknown field" not in str(error):
             raise
-        answer = await client.call("schedules.declare", params)
+        answer = await client.call(declared.call, declared.params)
     return answer
 
 
-def _log_changes(log: structlog.stdlib.BoundLogger, answer: dict[str, Any], app: str, logged: str) -> str:
+def _log_changes(log: structlog.stdlib.BoundLogger, answer: dict[str, Any], declared: Declared, logged: str) -> str:
     """Log the changes in an answer that are not yet logged; return the lasting ones, which the next answer repeats."""
     lasting: dict[str, bool] = {}
     for change in answer["changes"]:
@@ -273,9 +300,10 @@ def _log_changes(log: structlog.stdlib.BoundLogger, answer: dict[str, Any], app:
         if change["kind"] == "left alone":
             lasting[text] = warning
         else:
-            (log.warning if warning else log.info)(f"schedule {text}")
+            (log.warning if warning else log.info)(f"{declared.what.removesuffix('s')} {text}")
     if not answer["governs"]:
-        lasting = {f"the schedules of this version are not applied: a newer version of {app} also runs": False}
+        app = declared.params["app"]
+        lasting = {f"the {declared.what} of this version are not applied: a newer version of {app} also runs": False}
     for text, warning in lasting.items():
         if text not in logged.splitlines():
             (log.warning if warning else log.info)(text)

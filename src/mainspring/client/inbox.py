@@ -171,10 +171,12 @@ def _values(request: Request, options: Options, namespace: str) -> tuple[Any, ..
         kept["tags"] = options.tags
     if options.retry is not None:
         kept["retry"] = options.retry.wire()
-    # The key may be computed from the arguments, so only the request has it.
-    key = msgspec.json.decode(request.options).get("concurrency_key") if request.options else None
-    if key:
+    # The key may be computed from the arguments, and the depth is that of the running job: only the request has them.
+    given = msgspec.json.decode(request.options) if request.options else {}
+    if key := given.get("concurrency_key"):
         kept["key"] = key.encode()
+    if depth := given.get("depth"):
+        kept["depth"] = depth
     return (
         request.function,
         request.payload,

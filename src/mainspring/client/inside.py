@@ -15,6 +15,8 @@ from asyncio import _get_running_loop
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+import msgspec
+
 from mainspring.errors import UsageError, WorkflowUsageError
 
 if TYPE_CHECKING:
@@ -45,6 +47,10 @@ class Waiter(Protocol):
     def loop(self) -> AbstractEventLoop | None:
         """Return the event loop that runs the task's coroutine; None for a plain function."""
 
+    @property
+    def depth(self) -> int:
+        """Return how many deliveries of events have led to the task's job."""
+
     def waits(self, awaited: Awaited) -> None:
         """Record that a wait begins."""
 
@@ -53,6 +59,15 @@ class Waiter(Protocol):
 
 
 waiter: Final[ContextVar[Waiter | None]] = ContextVar("mainspring_waiter", default=None)
+
+
+def with_depth(options: bytes) -> bytes:
+    """Return the options of a submit, JSON or empty, with the depth of the job whose code submits: nodes stop circles by it."""
+    task = waiter.get()
+    depth = 0 if task is None else task.depth
+    if not depth:
+        return options
+    return msgspec.json.encode({**msgspec.json.decode(options or b"{}"), "depth": depth})
 
 
 def check_may_block() -> None:

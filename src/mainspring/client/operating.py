@@ -126,6 +126,8 @@ class ScheduleFields(TypedDict, total=False):
     timeout: Duration | UnsetType | None
     unique: str | UnsetType
     expires: Duration | UnsetType | None
+    start_within: float | UnsetType | None
+    deadline: float | UnsetType | None
     tags: Sequence[str] | UnsetType
 
 

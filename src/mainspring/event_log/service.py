@@ -154,7 +154,7 @@ class EventLog:
 
     def _grown(self) -> None:
         for listener in [*self._own_listeners]:
-            self._call_soon(listener)
+            listener()
         self._grown_anywhere()
 
     def _grown_anywhere(self) -> None:
@@ -164,7 +164,7 @@ class EventLog:
             self._call_soon(self._tell)
 
     def subscribe_own(self, listener: Callable[[], None]) -> None:
-        """Call a function when there are new events of this node."""
+        """Call a function when there are new events of this node, at once after their commit: it may only plan work."""
         self._own_listeners[listener] = None
 
     def _tell(self) -> None:
@@ -307,7 +307,7 @@ class EventLog:
 
     def _reloaded(self, interests: AllInterests) -> None:
         self._is_reloading = False
-        if self._all is not None and interests.version > self._all.version:
+        if self._all is None or interests.version > self._all.version:
             for listener in [*self._change_listeners]:
                 listener()
         self.use(interests)

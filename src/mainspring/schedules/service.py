@@ -221,6 +221,15 @@ class Declaration(NamedTuple):
     changes: list[reconcile.Change]
 
 
+class Deployed(NamedTuple):
+    """The code of an App that runs."""
+
+    governs: bool
+    """Whether its declarations count; otherwise a newer version of it also runs."""
+    live_apps: set[str]
+    """The Apps whose code runs, of those that were looked at."""
+
+
 class ScheduleService:
     """The schedules slice of a node. It uses the node's timers; the node calls ``tick`` at least every quarter of a second.
 
@@ -495,19 +504,27 @@ class ScheduleService:
             found: list[Declared] = await self._commits.committed(Declare(app, b"", self._now_us()))
             if self._live(found) - {(app, mine)}:
                 raise UsageError(reconcile.refusal(app, stored))
-        others = reconcile.owners(app, declared, stored)
-        declarations: list[Declared] = await self._commits.committed(Declare(app, mine, self._now_us(), others))
-        live = self._live(declarations)
-        deployments = [one.deployment for one in declarations]
-        (me,) = (one for one in deployments if (one.app, one.digest) == (app, mine))
-        if not reconcile.governs(me, deployments, {digest for name, digest in live if name == app}):
+        deployed = await self.deploy(app, mine, reconcile.owners(app, declared, stored))
+        if not deployed.governs:
             return Declaration(governs=False, changes=[])
-        compared = _compared(declaring, app, stored, {name for name, _ in live})
+        compared = _compared(declaring, app, stored, deployed.live_apps)
         declaration, changes = await in_slices(self.run_sliced, compared)
         if changes:
             act = declaring.act and replace(declaring.act, after=_names(declaration.changes))
             await self.save(changes, act, declaring.caller)
         return declaration
+
+    async def deploy(self, app: str, digest: bytes, others: Sequence[str] = ()) -> Deployed:
+        """Record that code of an App runs, with a digest of what it declares; return whether it governs, and which Apps run.
+
+        Apps have names of their own for each kind of things that they declare. ``others`` are further Apps to look at.
+        """
+        declarations: list[Declared] = await self._commits.committed(Declare(app, digest, self._now_us(), others))
+        live = self._live(declarations)
+        deployments = [one.deployment for one in declarations]
+        (me,) = (one for one in deployments if (one.app, one.digest) == (app, digest))
+        governs = reconcile.governs(me, deployments, {digest for name, digest in live if name == app})
+        return Deployed(governs, {name for name, _ in live})
 
     def _live(self, declarations: Iterable[Declared]) -> set[tuple[str, bytes]]:
         """Return the Apps and digests of the code that runs, as far as it was declared."""

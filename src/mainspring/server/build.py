@@ -24,6 +24,7 @@ from mainspring.api.handlers.functions import Acknowledgements, DeadLetters, Fun
 from mainspring.api.handlers.grants import FunctionGrants, RunGrants, ScheduleGrants
 from mainspring.api.handlers.job_records import JobDataCalls, RecordCalls
 from mainspring.api.handlers.jobs import JobCalls, JobChangeCalls, JobStreams
+from mainspring.api.handlers.listeners import ListenerCalls, payloads
 from mainspring.api.handlers.logs import LogCalls
 from mainspring.api.handlers.namespaces import NamespaceCalls, SeriesCalls
 from mainspring.api.handlers.nodes import NodeCalls, SingleNodeCalls, StatusCalls, WorkerCalls
@@ -61,6 +62,7 @@ from mainspring.server.metrics import (
     Oldest,
     OldestByNamespace,
     Status,
+    delivery_measures,
     log_measures,
     own_log_measures,
     refused_places,
@@ -73,6 +75,7 @@ from mainspring.server.settings import TcpAddress
 from mainspring.storage.agenda import FETCH_TIMES, FetchTimes
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads, SetAside
+from mainspring.subscriptions.service import Deliverer
 from mainspring.version import version
 from mainspring.wire.gearman_protocol import MAX_BODY
 from mainspring.workflows.service import RootRuns, WorkflowService
@@ -295,6 +298,19 @@ async def open_node(
             root_of=(lambda run: run) if runs is None else runs.cache.root_of,
             type_of=(lambda _: None) if runs is None else runs.cache.type_of,
         )
+    deliverer = None
+    if events is not None:
+        deliverer = Deliverer(
+            commits,
+            reads,
+            job_clock,
+            events,
+            payloads(handles),
+            first=None if fleet is None else fleet.first_in_line,
+            paused=lambda: service.dispatch.paused,
+        )
+        events.subscribe_own(deliverer.look)
+        events.subscribe_changes(deliverer.changed)
     opened = await engine.open(settings.name, loop.call_soon_threadsafe, service.lifecycle)
     handles.use_names(opened.nodes)
     service.begin(opened.term)
@@ -371,6 +387,7 @@ async def open_node(
         namespace_calls.handlers,
         FireCalls(schedules, reads, handles, job_clock).handlers,
         schedule_calls.handlers,
+        ListenerCalls(deliverer, reads, schedules.deploy).handlers,
         nodes,
         refused=access.refused if Feature.ACCESS not in lacks else lambda _: None,
         enter=service.namespace_gate.enter,
@@ -465,6 +482,7 @@ async def open_node(
         workflows=workflows,
         bulk=bulk,
         events=events,
+        deliverer=deliverer,
         fleet=fleet,
         shutdown=shutdown,
         ticks=ticks,
@@ -485,6 +503,8 @@ async def open_node(
         others.append(partial(workflow_measures, workflows))
     if logs is not None:
         others.append(partial(log_measures, logs))
+    if deliverer is not None:
+        others.append(partial(delivery_measures, deliverer))
     metrics = Metrics(node.ready, service, peers, commits, oldest, others)
     await node.start(started)
     return Built(node, api, metrics, access, refusals, job_clock)

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from mainspring.server.settings import ServerSettings
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import Reads, SetAside
+    from mainspring.subscriptions.service import Deliverer
     from mainspring.workflows.service import WorkflowService
 
 OLDEST_FUNCTIONS: Final = 100
@@ -335,6 +336,23 @@ def log_measures(logs: LogService) -> Iterable[Measure]:
     for name, text, number in (
         ("mainspring_log_lines_total", "Lines of jobs that workers have sent.", logs.lines),
         ("mainspring_log_lines_dropped_total", "Lines of them that a busy store could not take.", logs.dropped),
+    ):
+        yield Measure(name, "counter", text, [({}, float(number))])
+
+
+def delivery_measures(deliverer: Deliverer) -> Iterable[Measure]:
+    """Return the numbers of events on their way to listeners."""
+    for name, text, number in (
+        (
+            "mainspring_events_delivered_total",
+            "Events that became jobs of listeners and webhooks.",
+            deliverer.delivered,
+        ),
+        (
+            "mainspring_events_in_circles_total",
+            "Events that no listener got, because deliveries had led to them in a circle.",
+            deliverer.too_deep,
+        ),
     ):
         yield Measure(name, "counter", text, [({}, float(number))])
 

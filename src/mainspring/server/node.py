@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.engine import Engine
     from mainspring.storage.reads import Reads
+    from mainspring.subscriptions.service import Deliverer
     from mainspring.workflows.service import WorkflowService
 
 
@@ -242,6 +243,7 @@ class Node:
         workflows: WorkflowService | None,
         bulk: BulkService | None,
         events: EventLog | None,
+        deliverer: Deliverer | None,
         fleet: Fleet | None,
         shutdown: Shutdown,
         ticks: Ticks,
@@ -262,6 +264,7 @@ class Node:
         self.workflows = workflows
         self._bulk = bulk
         self.events = events
+        self.deliverer = deliverer
         self.fleet = fleet
         self.shutdown = shutdown
         self.ticks = ticks
@@ -343,6 +346,8 @@ class Node:
             self._bulk.tick()
         if self.events is not None:
             self.events.tick()
+        if self.deliverer is not None:
+            self.deliverer.tick()
         return self.service.tick()
 
     def _check(self) -> None:

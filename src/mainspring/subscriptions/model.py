@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from mainspring.event_log.interests import Interest  # noqa: TC001 - msgspec reads the annotation
-from mainspring.event_log.store import StoredInterest
+from mainspring.event_log.store import StoredInterest, includes
 from mainspring.jobs.model import Job, Options, State
 from mainspring.namespaces import key
 from mainspring.sizes import CANNOT_READ
 
 if TYPE_CHECKING:
+    from mainspring.event_log.store import Event
     from mainspring.jobs.owners import Owner
 
 KIND: Final = "subscriptions"
@@ -52,6 +53,8 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Why nothing is delivered; empty: something is."""
     pause_after: int = 0
     """So many deliveries that fail for good, without a success between them, pause it; 0: none does."""
+    missed: int = 0
+    """Events up to this number were deleted before they could be delivered; 0: none was."""
     details: bytes = b""
     """Further data of its kind, encoded by it."""
     created_us: int = 0
@@ -60,6 +63,11 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def id(self) -> str:
         """The name by which the store knows it."""
         return id_of(self.target, self.namespace, self.name)
+
+    def includes(self, event: Event) -> bool:
+        """Return whether it gets an event. One about its own function, whose jobs its deliveries are, would never end."""
+        is_own = event.function == self.function and event.namespace == self.namespace
+        return not is_own and includes(self.interest, event)
 
 
 def id_of(target: Target, namespace: str, name: str) -> str:

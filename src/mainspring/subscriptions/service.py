@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from mainspring.clock import to_us
-from mainspring.event_log.store import ListEvents, ShowLogEnds, includes
+from mainspring.event_log.store import ListEvents, ShowLogEnds
 from mainspring.subscriptions.model import MOST_DEPTH, Delivery
 from mainspring.subscriptions.store import (
     Deliver,
@@ -78,14 +78,16 @@ class Deliverer:
         self._stored: dict[str, Subscribed] = {}
         self._seen: dict[str, int] = {}
         """The number up to which each subscription's events were read here; it may be above the stored one."""
-        self._is_busy = self._is_due = self._is_loading = False
+        self._is_busy = self._is_due = self._is_loading = self._is_loaded = False
         now = clock.monotonic()
         self._look_at = self._reload_at = now
         self._repair_at = self._advance_at = now + ADVANCE_INTERVAL
+        self.delivered = 0
+        """Events that became jobs, or wait for others about the same job, by this node."""
         self.too_deep = 0
         """Events that were not delivered, because deliveries had led to them in a circle."""
-        self.missed: dict[str, int] = {}
-        """By subscription, the number up to which events had been swept before they were delivered."""
+        self._missed: dict[str, int] = {}
+        """By subscription, the number up to which events had been deleted before they were delivered, until that is stored."""
 
     # ---- changes ----
 
@@ -126,19 +128,28 @@ class Deliverer:
         """Return all subscriptions as this node has last read them."""
         return [*self._stored.values()]
 
+    def seen(self, id: str) -> int:  # noqa: A002 - as in the operation
+        """Return the number up to which this node has read a subscription's events; 0 if it has read none."""
+        return self._seen.get(id, 0)
+
     def _use(self, found: Iterable[Subscribed]) -> None:
         self._stored = {one.subscription.id: one for one in found}
         self._seen = {name: max(self._seen.get(name, 0), one.number) for name, one in self._stored.items()}
 
     # ---- the node ----
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether events of this node are read, or become deliveries."""
+        return self._is_busy
+
     def tick(self) -> None:
         """Do the work that is due."""
         now = self._clock.monotonic()
         if self._paused():
             return
-        if now >= self._reload_at:
-            self._reload()
+        if now >= self._reload_at and (self._stored or not self._is_loaded):
+            self._reload()  # the first one is reported as a change of interests
         if now < self._look_at or not self._stored:
             return
         self._look_at = now + LOOK_INTERVAL
@@ -160,7 +171,7 @@ class Deliverer:
         self._reads.ask(ListSubscriptions(), self._loaded, self._not_loaded)
 
     def _loaded(self, found: Sequence[Subscribed]) -> None:
-        self._is_loading = False
+        self._is_loading, self._is_loaded = False, True
         self._use(found)
 
     def _not_loaded(self, error: StoreError) -> None:
@@ -185,9 +196,9 @@ class Deliverer:
         for one in active:
             name = one.subscription.id
             if self._seen[name] < ends.swept:
-                self.missed[name] = ends.swept
+                self._missed[name] = ends.swept
                 log.warning(
-                    "a subscription has missed events: they were deleted before they could be delivered",
+                    "a subscription may have missed events: some were deleted before they could be delivered",
                     subscription=name,
                     after=self._seen[name],
                     up_to=ends.swept,
@@ -196,7 +207,7 @@ class Deliverer:
                 self._seen[name] = ends.swept
         start = min((self._seen[one.subscription.id] for one in active), default=ends.last)
         if start >= ends.last:
-            self._done()
+            self._deliver({}, more=False)
             return
         types = frozenset[str]().union(*(one.subscription.interest.types for one in active))
         query = ListEvents(after=start, limit=PORTION, types=types)
@@ -207,28 +218,37 @@ class Deliverer:
         to = max(last, start) if page.next is None else int(page.next)
         if page.items:
             to = max(to, page.items[-1].number)
-        portions = []
+        deliveries: dict[str, list[Delivery]] = {}
         for one in self._active():
             name = one.subscription.id
             seen = self._seen.get(name, 0)
-            if seen >= to:
-                continue
-            deliveries = [
-                delivery
-                for event in page.items
-                if event.number > seen and includes(one.subscription.interest, event)
-                if (delivery := self._delivery(event, one.subscription)) is not None
-            ]
-            self._seen[name] = to
-            if deliveries or self._clock.monotonic() >= self._advance_at:
-                portions.append(Portion(name, one.number, to, deliveries))
-        if self._clock.monotonic() >= self._advance_at:
-            self._advance_at = self._clock.monotonic() + ADVANCE_INTERVAL
+            if seen < to:
+                deliveries[name] = [
+                    delivery
+                    for event in page.items
+                    if event.number > seen and one.subscription.includes(event)
+                    if (delivery := self._delivery(event, one.subscription)) is not None
+                ]
+                self._seen[name] = to
+        self._deliver(deliveries, more=to < last)
+
+    def _deliver(self, deliveries: Mapping[str, Sequence[Delivery]], *, more: bool) -> None:
+        """Store deliveries, and now and then how far subscriptions without any are."""
+        now = self._clock.monotonic()
+        advances = now >= self._advance_at
+        if advances:
+            self._advance_at = now + ADVANCE_INTERVAL
+        portions = []
+        for one in self._active():
+            name = one.subscription.id
+            to, missed, new = self._seen.get(name, 0), self._missed.get(name, 0), deliveries.get(name, ())
+            if new or missed or (advances and to > one.number):
+                portions.append(Portion(name, one.number, to, new, missed))
         if not portions:
-            self._go_on(more=to < last)
+            self._go_on(more=more)
             return
         operation = Deliver(portions, self._now_us())
-        self._commits.put(operation, lambda late: self._delivered(portions, late, more=to < last), self._failed)
+        self._commits.put(operation, lambda late: self._delivered(portions, late, more=more), self._failed)
 
     def _delivery(self, event: Event, subscription: Subscription) -> Delivery | None:
         depth = _depth(event.fields)
@@ -251,6 +271,8 @@ class Deliverer:
             stored = self._stored.get(portion.id)
             if stored is not None and portion.id not in late:
                 self._stored[portion.id] = stored._replace(number=portion.to)
+                self._missed.pop(portion.id, None)
+                self.delivered += len(portion.deliveries)
         if late:  # another node was faster, or has changed them: go on from what is stored
             for name in late:
                 self._seen.pop(name, None)

@@ -45,6 +45,8 @@ class Portion(NamedTuple):
     to: int
     """The number up to which it has them afterwards."""
     deliveries: Sequence[Delivery] = ()
+    missed: int = 0
+    """Events up to this number were deleted before they could be delivered; 0: none was."""
 
 
 class Deliver(Operation):

@@ -126,7 +126,7 @@ class SubscriptionUnit:
                     new.append(delivery._replace(job=job.id))
                     under_way.add(key)
         await self._tables.add(new)
-        await self._tables.save([stored[name]._replace(number=one.to) for name, one in portions.items()])
+        await self._tables.save([_delivered(stored[name], one) for name, one in portions.items()])
         return late
 
     async def _repair(self, operation: RepairDeliveries) -> int:
@@ -157,6 +157,14 @@ class SubscriptionUnit:
 def _is_next(portion: Portion, stored: Subscribed | None) -> bool:
     """Return whether a portion follows what its subscription had, and the subscription is not paused."""
     return stored is not None and stored.number == portion.after and not stored.subscription.paused
+
+
+def _delivered(stored: Subscribed, portion: Portion) -> Subscribed:
+    """Return a subscription after a portion of its events."""
+    after = stored._replace(number=portion.to)
+    if not portion.missed:
+        return after
+    return after._replace(subscription=replace(after.subscription, missed=portion.missed))
 
 
 def _counted(stored: Subscribed, state: State) -> Subscribed:

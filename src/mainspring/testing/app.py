@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import structlog
+from msgspec import convert
 
+from mainspring.api.listeners import DeclareListeners
 from mainspring.callbacks import awaited
 from mainspring.client.blocking import Client
 from mainspring.client.environment import parse_servers
@@ -56,6 +58,7 @@ from mainspring.workflows.model import YEAR
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
+    from mainspring.api.handlers.registry import Api
     from mainspring.app import App
     from mainspring.client.job import Job
     from mainspring.engines.memory.engine import MemoryEngine
@@ -384,6 +387,7 @@ class InMemory:
         try:
             if self._schedules:
                 await self._declare(node)
+            await self._declare_listeners(built.api)
             server = await self._loop.create_unix_server(lambda: GearmanProtocol(node.face), str(self._socket))
             address = self._app.servers()[0]
             registry = self._substitutes(self._app.registry)
@@ -435,6 +439,13 @@ class InMemory:
         """Create the App's schedules."""
         schedules = self._app.schedules
         await awaited(node.schedules.declare(schedules.name, schedules.all()))
+
+    async def _declare_listeners(self, api: Api) -> None:
+        """Create the App's listeners."""
+        if self._app.listeners:
+            params = self._app.listeners.params(self._app.name)
+            code = {"functions": self._app.registry.names(), "namespace": self._app.namespace}
+            await api.call(convert({**params, **code}, DeclareListeners))
 
     def _substitutes(self, registry: Registry) -> Registry:
         """Return the functions to run, with threads in place of processes: a process could not import the test."""

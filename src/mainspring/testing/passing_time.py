@@ -353,7 +353,7 @@ class PassingTime:
     def _is_idle(self) -> bool:
         """Return whether no job and no decision runs."""
         node, worker = self._node, self._worker
-        if not node.commits.idle:
+        if not node.commits.idle or (node.deliverer is not None and node.deliverer.is_busy):
             return False
         pausing = 0 if self._decider is None else self._decider.pausing()
         if pausing is None or node.running() != pausing:

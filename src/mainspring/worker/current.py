@@ -245,10 +245,13 @@ class Info(msgspec.Struct, frozen=True):
     fire_time: float | None = None
     retry: JobRetry | None = None
     """The job's own policy, if it does not use its function's."""
+    depth: int = 0
 
 
 decode_info: Final = msgspec.json.Decoder(Info).decode
 NO_INFO: Final = Info()
+_DEPTH: Final = b'"depth":'
+"""In the information about the jobs that have one: each submit in a task looks for it."""
 
 
 class Reporter(Protocol):
@@ -362,6 +365,11 @@ class CurrentJob:
     def fire_time(self) -> datetime | None:
         """The fire time of the schedule that created the job; None for a job without a schedule."""
         return _time(self.info.fire_time)
+
+    @property
+    def depth(self) -> int:
+        """How many deliveries of events to listeners have led to the job; 0 for other jobs."""
+        return self.info.depth if _DEPTH in self._raw_info else 0
 
     @property
     def cancel_requested(self) -> bool:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     import pytest
 
 
+DECLARED = worker_process.Declared("schedules.declare", "schedules", {"app": "x"})
+
+
 class Server:
     """A server that gives these answers in order; further calls wait for ever."""
 
@@ -51,7 +54,7 @@ def logged_lines(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> list[str]:
 
     async def main() -> None:
         server = Server(*answers)
-        task = asyncio.create_task(worker_process.keep_declaring(server, {"app": "x"}, about_code))
+        task = asyncio.create_task(worker_process.keep_declaring(server, DECLARED, about_code))
         await server.out_of_answers.wait()
         task.cancel()
         await asyncio.wait([task])
@@ -95,7 +98,7 @@ def test_a_server_of_an_earlier_version_gets_the_schedules_alone(monkeypatch: py
     async def main() -> None:
         unknown = "the params of schedules.declare cannot be read: Object contains unknown field `functions`"
         server = Server(UsageError(unknown), changes(("added", "added a")))
-        task = asyncio.create_task(worker_process.keep_declaring(server, {"app": "x"}, about_code))
+        task = asyncio.create_task(worker_process.keep_declaring(server, DECLARED, about_code))
         await server.out_of_answers.wait()
         task.cancel()
         await asyncio.wait([task])

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class RecordingWaiter:
     """A task that records the notifications of its waits."""
 
+    depth = 0
+
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.now: list[Awaited] = []

@@ -19,6 +19,7 @@ from mainspring.api import (
     events,
     functions,
     jobs,
+    listeners,
     namespaces,
     nodes,
     operations,
@@ -42,7 +43,19 @@ if TYPE_CHECKING:
     from mainspring.faces.rest.registry import Context
 
 
-SUBJECTS: Final = (access, events, functions, jobs, namespaces, nodes, operations, schedules, submitting, workflows)
+SUBJECTS: Final = (
+    access,
+    events,
+    functions,
+    jobs,
+    listeners,
+    namespaces,
+    nodes,
+    operations,
+    schedules,
+    submitting,
+    workflows,
+)
 """The modules with requests."""
 REVISION: Final = "revision"
 """The field of an answer with the version of its object, and of a request with the one that it changes."""

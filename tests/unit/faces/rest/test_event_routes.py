@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from mainspring.access.caller import Caller, Grant, Role
-from mainspring.api.events import EventData, shown_fields
+from mainspring.api.events import shown_fields
 from mainspring.api.submitting import Submit
 from mainspring.callbacks import awaited
+from mainspring.client.event import EventData
 from mainspring.event_log.interests import Interest
 from mainspring.event_log.service import MOST_FILTERS
 from mainspring.event_log.store import SaveInterests, StoredInterest, SweepEvents

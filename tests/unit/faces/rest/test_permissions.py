@@ -406,6 +406,7 @@ MAKING = {
     ("DELETE", "/functions/{function}/limits"),
     ("POST", "/workflows"),
     ("POST", "/schedules/{name}/adopt"),
+    ("DELETE", "/listeners/{name}"),
 }
 """Requests of developers."""
 
