@@ -269,6 +269,8 @@ class App(AppClient):
         timeout: Duration | None = None,
         heartbeat: Duration | None = None,
         expires: Duration | None = None,
+        start_within: Duration | None = None,
+        deadline: Duration | None = None,
         priority: Priority | None = None,
         unique: Unique = "",
         keep_unique: Duration | None = None,
@@ -298,6 +300,8 @@ class App(AppClient):
         timeout: Duration | None = None,
         heartbeat: Duration | None = None,
         expires: Duration | None = None,
+        start_within: Duration | None = None,
+        deadline: Duration | None = None,
         priority: Priority | None = None,
         unique: Unique = "",
         keep_unique: Duration | None = None,
@@ -345,6 +349,8 @@ class App(AppClient):
             timeout=timeout,
             heartbeat=heartbeat,
             expires=expires,
+            start_within=start_within,
+            deadline=deadline,
             priority=priority,
             keep_unique=keep_unique,
             schedule_to_start=schedule_to_start,
@@ -400,6 +406,8 @@ class App(AppClient):
         timeout: Duration | None = None,
         heartbeat: Duration | None = None,
         expires: Duration | None = None,
+        start_within: Duration | None = None,
+        deadline: Duration | None = None,
         priority: Priority | None = None,
         tags: Iterable[str] | None = None,
     ) -> Schedule:
@@ -435,6 +443,8 @@ class App(AppClient):
             timeout=timeout,
             heartbeat=heartbeat,
             expires=expires,
+            start_within=start_within,
+            deadline=deadline,
             priority=priority,
             tags=tags,
         )
@@ -517,6 +527,8 @@ class App(AppClient):
         name: str | None = None,
         version: str = "1",
         timeout: Duration | None = None,
+        start_within: Duration | None = None,
+        deadline: Duration | None = None,
         park_on: Sequence[type[BaseException]] = PARK_ON,
         retry: Retry | None = None,
         priority: Priority | None = None,
@@ -531,6 +543,8 @@ class App(AppClient):
         name: str | None = None,
         version: str = "1",
         timeout: Duration | None = None,
+        start_within: Duration | None = None,
+        deadline: Duration | None = None,
         park_on: Sequence[type[BaseException]] = PARK_ON,
         retry: Retry | None = None,
         priority: Priority | None = None,
@@ -546,7 +560,7 @@ class App(AppClient):
         With ``retry``, a run that has failed is begun again after a delay, with the same arguments and all its signals, under the
         same handle. ``timeout`` limits all attempts together.
 
-        ``priority`` and ``id`` are defaults for the runs; see ``Workflow.options``.
+        ``priority``, ``id``, ``start_within`` and ``deadline`` are defaults for the runs; see ``Workflow.options``.
 
         There is no ``middleware`` for workflows: it runs around their tasks and local steps.
 
@@ -558,7 +572,7 @@ class App(AppClient):
         check_definition(name, "thread")
         limit = None if timeout is None else run_limit(timeout)
         errors = check_park_on(park_on)
-        options = build_options(priority=priority)
+        options = build_options(priority=priority, start_within=start_within, deadline=deadline)
         check_retry(retry)
         chosen = "" if id is None else workflow_id(id)
 

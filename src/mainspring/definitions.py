@@ -142,6 +142,8 @@ class Workflow(Submission[P, R]):
         delay: Duration | None = None,
         run_at: datetime | None = None,
         timeout: Duration | None = None,
+        start_within: Duration | None = None,
+        deadline: Duration | None = None,
         version: str | None = None,
         cancel: CancelMode | None = None,
         child_policy: ChildPolicy | None = None,
@@ -152,8 +154,9 @@ class Workflow(Submission[P, R]):
 
         ``id`` is the workflow id, or a function that computes it from the arguments. A workflow id
         has one open run, which a submit joins. ``priority`` is high, normal or low. ``delay`` or ``run_at`` (an aware datetime)
-        sets the earliest start. ``timeout`` limits the whole run, to at most 366 days. ``version`` states the version of the run,
-        by default the newest that has workers; the server refuses one that no worker has registered.
+        sets the earliest start. ``timeout`` limits the whole run, to at most 366 days. A run that has not begun within
+        ``start_within``, or not ended within ``deadline``, is overdue, and has an event. ``version`` states the version of the
+        run, by default the newest that has workers; the server refuses one that no worker has registered.
 
         ``child_policy`` and ``cancel`` are for children, which workflows start. ``child_policy`` says what happens to the child
         if its parent is terminated or times out: ``"terminate"``, the default, ``"cancel"`` or ``"abandon"``. ``cancel`` says
@@ -174,6 +177,8 @@ class Workflow(Submission[P, R]):
             delay=delay,
             run_at=run_at,
             run_timeout=limit,
+            start_within=start_within,
+            deadline=deadline,
             version=version,
             cancel=cancel,
             child_policy=child_policy,

@@ -69,9 +69,11 @@ class JobInfo(msgspec.Struct):
     started_at: str | None
     ended_at: str | None
     error: str | None
+    overdue_since: str | None = None
+    """Since when it has not begun, or not ended, in time."""
 
 
-class JobDetails(JobInfo):
+class JobDetails(JobInfo, kw_only=True):
     """A job with all its details."""
 
     traceback: str | None
@@ -90,6 +92,10 @@ class JobDetails(JobInfo):
     tags: list[str]
     text: str | None = None
     """That of the progress."""
+    start_by: str | None = None
+    """When it should have begun."""
+    deadline_at: str | None = None
+    """When it should have ended."""
     run: str | None = None
     """The key of the run of a workflow for which the job stands, which is its own handle, or to which it belongs."""
 
@@ -203,7 +209,10 @@ class DeletedJob(msgspec.Struct):
 
 
 class UpdateJob(Request[JobInfo]):
-    """Change the time, the priority or the expiry of a job that waits. Keys that are left out stay as they are."""
+    """Change the time, the priority or the expiry of a job that waits, or by when a job should begin and end.
+
+    Keys that are left out stay as they are.
+    """
 
     permission = Permission.OPERATE
     requires = Feature.JOB_CHANGES
@@ -222,6 +231,21 @@ class UpdateJob(Request[JobInfo]):
     priority: Annotated[PriorityName | UnsetType, described("The new priority: higher ones start first.")] = UNSET
     expires_at: Annotated[
         Time | UnsetType | None, described("End the job as expired if it has not started by this time; none: never.")
+    ] = UNSET
+    start_within: Annotated[
+        Seconds | UnsetType | None,
+        described(
+            "The job is overdue if it has not begun within this time from now; none: never.",
+            label="Late if not begun within",
+        ),
+    ] = UNSET
+    deadline: Annotated[
+        Seconds | UnsetType | None,
+        described(
+            "The job is overdue if it has not ended within this time from now; none: never. Also of a job that runs, and of a"
+            " run's own job.",
+            label="Late if not ended within",
+        ),
     ] = UNSET
 
 

@@ -65,7 +65,11 @@ class ScheduleDetails(ScheduleInfo, kw_only=True):
     timeout: float | None
     unique: str
     expires: float | None
+    start_within: float | None = None
+    deadline: float | None = None
     tags: list[str]
+    overdue_since: str | None = None
+    """Since when it should have started a job: a schedule whose start_within has passed without one."""
     fired_at: str | None
     paused_at: str | None
     version: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -19,6 +19,7 @@ from mainspring.api.request import (
 from mainspring.clock import to_us
 from mainspring.errors import UsageError
 from mainspring.features import Feature
+from mainspring.jobs.lateness import timed
 from mainspring.jobs.model import (
     FUNCTION_LIMIT,
     MAX_WAIT,
@@ -36,6 +37,9 @@ from mainspring.namespaces import Namespaced
 from mainspring.resources.rules import key_of
 from mainspring.sizes import LEVELS, Seconds, Text, TextTuple, Time, about, described, is_too_deep
 from mainspring.workflows.model import check_stated_version
+
+if TYPE_CHECKING:
+    from collections.abc import Container
 
 PriorityName = Literal["high", "normal", "low"]
 PRIORITY_BY_NAME = {priority.name.lower(): priority for priority in Priority}
@@ -70,6 +74,20 @@ class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     expires: Annotated[Seconds | None, described("End the job as expired if it has not started within this time.")] = (
         None
     )
+    start_within: Annotated[
+        Seconds | None,
+        described(
+            "The job is overdue if it has not begun within this time from its due time.",
+            label="Late if not begun within",
+        ),
+    ] = None
+    deadline: Annotated[
+        Seconds | None,
+        described(
+            "The job is overdue if it has not ended within this time from its due time.",
+            label="Late if not ended within",
+        ),
+    ] = None
     retry: Annotated[Retry | None, about("When to try again. By default as the task says.")] = None
     keep_unique: Annotated[Seconds | None, about("Keep the unique taken for this long after the end.")] = None
     concurrency_key: Annotated[Text, about("The key for the limits of one concurrency key.")] = ""
@@ -83,7 +101,7 @@ class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
     def apply_to(self, job: Job, now: float) -> None:
         """Set these options on a new job. Raises UsageError for an invalid one."""
-        check_seconds(self, "delay", "timeout", "heartbeat", "expires", "keep_unique")
+        check_seconds(self, "delay", "timeout", "heartbeat", "expires", "keep_unique", "start_within", "deadline")
         if self.delay is not None and self.run_at is not None:
             raise UsageError("give delay or run_at, not both")
         at = now + self.delay if self.delay is not None else self.run_at.timestamp() if self.run_at else None
@@ -104,7 +122,20 @@ class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
             job.options = msgspec.structs.replace(job.options or Options(), version=self.version)
         if self.tags:
             job.options = msgspec.structs.replace(job.options or Options(), tags=check_tags(self.tags))
+        if self.start_within is not None or self.deadline is not None:
+            times = msgspec.structs.replace(
+                job.options or Options(), start_within=self.start_within, deadline=self.deadline
+            )
+            job.options = timed(times, job.due_us or to_us(now))
         job.priority = PRIORITY_BY_NAME[self.priority]
+
+    def unsupported(self, lacks: Container[Feature]) -> str:
+        """Return why a store that lacks some features keeps no job with these options; empty if it does."""
+        if self.concurrency_key and Feature.LIMITS in lacks:
+            return NO_CONCURRENCY_KEY
+        if (self.start_within is not None or self.deadline is not None) and Feature.DEADLINES in lacks:
+            return Feature.DEADLINES.refusal
+        return ""
 
 
 NO_OPTIONS = JobOptions()
@@ -152,6 +183,8 @@ def check_seconds(options: msgspec.Struct, *names: str) -> None:
             raise UsageError(f"{name} is a number of seconds from 0 on, not {seconds}")
         if seconds == 0 and name in {"timeout", "heartbeat"}:
             raise UsageError(f"{name} is 0, which would end each attempt at once: leave it out for none")
+        if seconds == 0 and name in {"start_within", "deadline"}:
+            raise UsageError(f"{name} is 0, so that each job would be late: leave it out for none")
 
 
 def submission_problem(function: bytes, unique: bytes, payload: bytes, largest: int) -> Problem | None:

@@ -174,6 +174,12 @@ class RunDetails(RunInfo):
     parked: ParkingInfo | None
     cancel_reason: str | None = None
     """The first reason that a request to cancel has given."""
+    start_by: str | None = None
+    """When it should have made its first decision."""
+    deadline_at: str | None = None
+    """When it should have ended."""
+    overdue_since: str | None = None
+    """Since when it is overdue by one of these times."""
 
 
 class StartedRun(msgspec.Struct):
@@ -248,6 +254,14 @@ class StartRun(Arguments, Request[StartedRun]):
         described("End the run if it lasts longer; by default as the workflow defines.", label="Time limit"),
     ] = None
     priority: Annotated[PriorityName, described("Runs of a higher priority go on first.")] = "normal"
+    start_within: Annotated[
+        Seconds | None,
+        described("The run is overdue if it has made no decision within this time.", label="Late if not begun within"),
+    ] = None
+    deadline: Annotated[
+        Seconds | None,
+        described("The run is overdue if it has not ended within this time.", label="Late if not ended within"),
+    ] = None
 
 
 class ListWorkflowRuns(Request[Page[RunInfo]]):

@@ -135,7 +135,7 @@ def retry(
     return send_each([RetryJob(handle, **given) for handle in handles], "handle", server, json=json)
 
 
-@takes(UpdateJob, "priority", "run_at", "expires_at")
+@takes(UpdateJob, "priority", "run_at", "expires_at", "start_within", "deadline")
 def update(
     handles: Handles,
     /,
@@ -144,16 +144,17 @@ def update(
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
-    """Change the priority or the times of jobs that have not started.
+    """Change the priority or the times of jobs that have not started, or by when jobs should end.
 
     All other values of the jobs stay as they are. To change a job's arguments or tags, cancel the job and clone it.
 
     EXAMPLES
       mainspring jobs update H:node:1000000000001 --priority high
       mainspring jobs update H:node:1000000000001 --run-at 2030-01-31T12:00:00Z --expires-at none
+      mainspring jobs update H:node:1000000000001 --deadline 2h
     """
     if not given:
-        raise UsageError("nothing changes: give --priority, --run-at or --expires-at")
+        raise UsageError("nothing changes: give --priority, --run-at, --expires-at, --start-within or --deadline")
     return send_each([UpdateJob(handle, **given) for handle in handles], "handle", server, json=json)
 
 
@@ -210,6 +211,7 @@ FIELD_GROUPS = (
     ("handle", "function", "state", "error"),
     ("attempt", "max_attempts", "worker", "progress"),
     ("created_at", "run_at", "expires_at", "started_at", "ended_at", "timeout"),
+    ("start_by", "deadline_at", "overdue_since"),
     ("unique", "priority", "concurrency_key", "tags", "schedule", "fire_time", "run", "input_size", "output_size"),
 )
 """The fields of a job that belong together: its state, its attempts, its times, and how it was submitted."""

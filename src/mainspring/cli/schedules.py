@@ -76,7 +76,7 @@ MaxAttempts = Annotated[
         group=JOB_GROUP,
     ),
 ]
-OF_THE_JOB: Final = ("function", "args", "priority", "timeout", "unique", "expires", "tags")
+OF_THE_JOB: Final = ("function", "args", "priority", "timeout", "unique", "expires", "start_within", "deadline", "tags")
 takes_schedule: Final = takes(
     AddSchedule, group=dict.fromkeys(fields_of(AddSchedule), TIMING_GROUP) | dict.fromkeys(OF_THE_JOB, JOB_GROUP)
 )
@@ -446,7 +446,18 @@ def _print_schedule(schedule: dict[str, Any]) -> None:
         "args": payload.decode("utf-8", "backslashreplace"),
         "retry": retry and with_durations(retry, "initial", "maximum"),
     }
-    print_fields(with_durations(described | lists | shown, "every", "jitter", "misfire_after", "timeout", "expires"))
+    print_fields(
+        with_durations(
+            described | lists | shown,
+            "every",
+            "jitter",
+            "misfire_after",
+            "timeout",
+            "expires",
+            "start_within",
+            "deadline",
+        )
+    )
 
 
 def _print_state(schedule: dict[str, Any]) -> None:

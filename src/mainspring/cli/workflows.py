@@ -64,7 +64,7 @@ def checked_json(data: bytes | UnsetType) -> bytes | UnsetType:
 
 
 @workflows.command(usage="mainspring workflows start NAME [ARGS | -] [OPTIONS]")
-@takes(StartRun, "id", "args", "version", "timeout", "priority")
+@takes(StartRun, "id", "args", "version", "timeout", "priority", "start_within", "deadline")
 def start(
     name: Annotated[str, Parameter(help="The workflow to run.")],
     argument: Annotated[

@@ -47,9 +47,23 @@ class JobActs(OfJob):
         run_at: datetime | UnsetType = UNSET,
         priority: Literal["high", "low", "normal"] | UnsetType = UNSET,
         expires_at: datetime | UnsetType | None = UNSET,
+        start_within: Duration | UnsetType | None = UNSET,
+        deadline: Duration | UnsetType | None = UNSET,
     ) -> JobInfo:
-        """Change the time, the priority or the expiry of a job that waits. Keys that are left out stay as they are."""
-        return self._ask_of_handle("jobs.update", {"run_at": run_at, "priority": priority, "expires_at": expires_at})
+        """Change the time, the priority or the expiry of a job that waits, or by when a job should begin and end.
+
+        Keys that are left out stay as they are.
+        """
+        return self._ask_of_handle(
+            "jobs.update",
+            {
+                "run_at": run_at,
+                "priority": priority,
+                "expires_at": expires_at,
+                "start_within": start_within,
+                "deadline": deadline,
+            },
+        )
 
     async def aupdate(
         self,
@@ -57,10 +71,19 @@ class JobActs(OfJob):
         run_at: datetime | UnsetType = UNSET,
         priority: Literal["high", "low", "normal"] | UnsetType = UNSET,
         expires_at: datetime | UnsetType | None = UNSET,
+        start_within: Duration | UnsetType | None = UNSET,
+        deadline: Duration | UnsetType | None = UNSET,
     ) -> JobInfo:
         """As ``update``."""
         return await self._aask_of_handle(
-            "jobs.update", {"run_at": run_at, "priority": priority, "expires_at": expires_at}
+            "jobs.update",
+            {
+                "run_at": run_at,
+                "priority": priority,
+                "expires_at": expires_at,
+                "start_within": start_within,
+                "deadline": deadline,
+            },
         )
 
     def snooze(self, delay: Duration) -> JobInfo:

@@ -173,6 +173,8 @@ def build_schedule(name: str, function: str, timing: Timing, options: Options, u
         timeout=options.timeout,
         unique=unique.encode(),
         expires=options.expires,
+        start_within=options.start_within,
+        deadline=options.deadline,
         tags=options.tags or (),
     )
 

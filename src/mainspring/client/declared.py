@@ -21,7 +21,7 @@ from mainspring.errors import ServerError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-DURATIONS: Final = ("delay", "expires", "timeout", "every", "jitter", "misfire_after")
+DURATIONS: Final = ("delay", "expires", "timeout", "every", "jitter", "misfire_after", "start_within", "deadline")
 """Fields with seconds. Methods take durations."""
 INSTANTS: Final = (
     *("run_at", "expires_at", "created_from", "created_to", "until", "since", "at", "start", "end", "from_", "to"),

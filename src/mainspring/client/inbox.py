@@ -164,7 +164,7 @@ def _values(request: Request, options: Options, namespace: str) -> tuple[Any, ..
     """
     kept: dict[str, Any] = {
         name: value
-        for name in ("timeout", "heartbeat", "keep_unique", "version")
+        for name in ("timeout", "heartbeat", "keep_unique", "version", "start_within", "deadline")
         if (value := getattr(options, name)) is not None
     }
     if options.tags:

@@ -63,6 +63,8 @@ class RunStart(TypedDict, total=False):
     version: str
     timeout: Duration | None
     priority: Literal["high", "low", "normal"]
+    start_within: Duration | None
+    deadline: Duration | None
     args: Any | UnsetType
 
 
@@ -126,8 +128,8 @@ class ScheduleFields(TypedDict, total=False):
     timeout: Duration | UnsetType | None
     unique: str | UnsetType
     expires: Duration | UnsetType | None
-    start_within: float | UnsetType | None
-    deadline: float | UnsetType | None
+    start_within: Duration | UnsetType | None
+    deadline: Duration | UnsetType | None
     tags: Sequence[str] | UnsetType
 
 

@@ -170,7 +170,17 @@ ACTIVITY_OPTIONS = ("schedule_to_start", "schedule_to_close", "cancel")
 _INSIDE = (*ACTIVITY_OPTIONS, "child_policy")
 """Options that runs use, and no packet of a job carries."""
 _DURATIONS = frozenset(
-    {"delay", "timeout", "heartbeat", "expires", "keep_unique", "schedule_to_start", "schedule_to_close"}
+    {
+        "delay",
+        "timeout",
+        "heartbeat",
+        "expires",
+        "keep_unique",
+        "schedule_to_start",
+        "schedule_to_close",
+        "start_within",
+        "deadline",
+    }
 )
 
 
@@ -325,6 +335,8 @@ class Options:
     """Sorted."""
     request_key: str | None = None
     """A repeated submit with this key joins the job of the first one."""
+    start_within: float | None = None
+    deadline: float | None = None
 
     def __post_init__(self) -> None:
         if self.priority is not None and self.priority not in get_args(Priority):
@@ -338,6 +350,9 @@ class Options:
         for name, number in (("run_timeout", self.timeout), ("heartbeat", self.heartbeat)):
             if number == 0:
                 raise UsageError(f"{name} is 0, which would end each attempt at once: leave it out for none")
+        for name in ("start_within", "deadline"):
+            if getattr(self, name) == 0:
+                raise UsageError(f"{name} is 0, so that each job would be late: leave it out for none")
         for name in ACTIVITY_OPTIONS:
             if getattr(self, name) == 0:
                 raise UsageError(f"{name} is 0, which would end each activity at once: leave it out for none")
@@ -409,6 +424,8 @@ def build_options(
     child_policy: ChildPolicy | None = None,
     tags: Iterable[str] | None = None,
     request_key: str | None = None,
+    start_within: Duration | None = None,
+    deadline: Duration | None = None,
 ) -> Options:
     """Check a user's options and return them.  Raises UsageError, which names the wrong option.
 
@@ -436,4 +453,6 @@ def build_options(
         child_policy=child_policy,
         tags=None if tags is None else check_tags(_listed(tags)),
         request_key=None if request_key is None else check_request_key(request_key, "request_key"),
+        start_within=None if start_within is None else seconds(start_within, "start_within"),
+        deadline=None if deadline is None else seconds(deadline, "deadline"),
     )

@@ -177,6 +177,8 @@ class Submission(Generic[P, R]):
         run_timeout: Duration | None = None,
         timeout: Duration | None = None,
         expires: Duration | None = None,
+        start_within: Duration | None = None,
+        deadline: Duration | None = None,
         heartbeat: Duration | None = None,
         retry: Retry | None = None,
         keep_unique: Duration | None = None,
@@ -195,7 +197,8 @@ class Submission(Generic[P, R]):
         ``unique`` is the name of the computation, or a function that computes it from the arguments. While a job of that name
         is live, a submit joins it; with ``keep_unique``, a submit also joins a job that succeeded within that time.
         ``priority`` is high, normal or low. ``delay`` or ``run_at`` (an aware datetime) sets the earliest start, ``expires``
-        the latest. ``run_timeout`` limits an attempt; ``timeout`` is its older name.
+        the latest. A job that has not begun within ``start_within``, or not ended within ``deadline``, from its due time on is
+        overdue, and has an event. ``run_timeout`` limits an attempt; ``timeout`` is its older name.
         ``heartbeat``: an attempt whose worker is silent for that time is lost. ``retry`` is the policy after failed attempts.
         ``concurrency_key`` is the key whose limits the job shares, or a function that computes it from the arguments. Keys
         take turns. ``tags`` are texts by which `jobs list --tag` finds the job.
@@ -223,6 +226,8 @@ class Submission(Generic[P, R]):
             run_timeout=run_timeout,
             timeout=timeout,
             expires=expires,
+            start_within=start_within,
+            deadline=deadline,
             heartbeat=heartbeat,
             retry=retry,
             keep_unique=keep_unique,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec.structs import replace
 
 from mainspring.jobs.model import RUNS, UNREADABLE_OPTIONS, Options, State
-from mainspring.jobs.rules import WORKER_LOST
+from mainspring.jobs.rules import WORKER_LOST, duration_us
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -43,6 +43,20 @@ class DueRow(NamedTuple):
     due_us: int
     schedule: str = ""
     """The key of a schedule that should have started a job by then."""
+
+
+def timed(options: Options, base_us: int) -> Options:
+    """Return the options of a job with its times, which count from its due time or its submit, in place of durations."""
+    start, end = options.start_within, options.deadline
+    if start is None and end is None:
+        return options
+    return replace(
+        options,
+        start_within=None,
+        deadline=None,
+        start_us=options.start_us if start is None else base_us + duration_us(start),
+        deadline_us=options.deadline_us if end is None else base_us + duration_us(end),
+    )
 
 
 def is_dated(job: Job) -> bool:

@@ -134,6 +134,9 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     """The time by which the job should have begun, in microseconds of wall time; 0: none. See ``lateness``."""
     deadline_us: int = 0
     """The time by which it should have ended."""
+    start_within: float | None = None
+    """The same from the due time on, while the job has none yet: as an activity in a history, and in the inbox."""
+    deadline: float | None = None
 
 
 class StopRequest(msgspec.Struct, frozen=True, array_like=True):

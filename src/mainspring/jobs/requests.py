@@ -29,6 +29,7 @@ from mainspring.jobs.store import (
     Find,
     FindUnique,
     InNamespace,
+    Redate,
     Redrive,
     RequestStop,
     Reschedule,
@@ -435,6 +436,41 @@ class JobChanges:
                 raise self._refusals.not_changed(job_id, job, outcome.before)
             # It was claimed during the request, or its settlement waits for the store.
             self._ends.retry_settlements()
+
+    # ---- by when it should begin and end ----
+
+    @shielded
+    async def redate(
+        self,
+        job_id: int,
+        *,
+        start_us: int | None = None,
+        deadline_us: int | None = None,
+        act: Act | None = None,
+        namespace: str = DEFAULT,
+    ) -> Job:
+        """Change the times of a job of a namespace, as `jobs.store.Redate` does, and return it.
+
+        Raises NotFoundError, ConflictError for a job that has ended or that no store keeps, and StoreError.
+        """
+        while (held := self._table.find(job_id)) is not None and held.then is not None:
+            await adopted(held.then)
+        if held is not None and not held.is_in(namespace):
+            raise self._refusals.not_found(job_id)
+        if held is not None and not held.stored:
+            raise self._refusals.in_foreground(job_id)
+        operation = Redate(job_id, start_us=start_us, deadline_us=deadline_us, namespace=namespace)
+        operation.act = act
+        job: Job | None = await self._commits.committed(operation)
+        if job is None:
+            raise self._refusals.not_found(job_id)
+        if State(job.state).ended:
+            raise self._refusals.not_redated(job_id, job)
+        held = self._table.find(job_id)
+        if held is None:
+            return job
+        held.job.options = job.options
+        return held.seen()
 
     # ---- delete ----
 

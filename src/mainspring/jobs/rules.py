@@ -419,6 +419,12 @@ class Refusals:
         """Refuse a handle without a job, or that of a job of another namespace."""
         return NotFoundError(f"no job has the handle {self._handle(job_id)}")
 
+    def not_redated(self, job_id: int, job: Job) -> ConflictError:
+        """Refuse to change by when a job should end that has ended."""
+        return ConflictError(
+            f"{self._handle(job_id)} is {_state(job.state)}: a job that has ended has no deadline any more"
+        )
+
     def not_retried(self, job_id: int, job: Job) -> ConflictError:
         """Refuse to retry a job that has not ended, has succeeded, or is a run."""
         handle = self._handle(job_id)

@@ -243,9 +243,9 @@ class ScheduleChanges:
                 self.add_late(before)
             late_us = rules.watch(before, after, started=name in started)
             if name in self.reported and name not in started:
-                late_us = 0
+                late_us = -known_us
             self.schedules[name] = Stored(after.schedule, replace(after.state, late_us=late_us))
-            if late_us and late_us != known_us:
+            if late_us > 0 and late_us != known_us:
                 late[name] = late_us
         return late
 

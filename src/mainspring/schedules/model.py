@@ -138,7 +138,8 @@ class ScheduleState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     forgotten_us: int = 0
     """The newest fire time whose row was deleted; see ``retention``."""
     late_us: int = 0
-    """With ``start_within``: the time by which it should start a job next; 0: none, or it was late, and has said so."""
+    """With ``start_within``: the time by which it should start a job next; 0: none. Negative: it is late since then, and has its
+    event."""
     origin: Origin = Origin.CODE
     app: str = ""
     """The App whose code declares it."""

@@ -162,7 +162,7 @@ def rewound(schedule: Schedule, state: ScheduleState, now_us: int, before_us: in
 
 
 def watch(before: Stored | None, after: Stored, *, started: bool) -> int:
-    """Return the time by which a schedule should start a job next (``ScheduleState.late_us``), after a change of it; 0: none.
+    """Return the time by which a schedule should start a job next after a change of it: ``ScheduleState.late_us``.
 
     ``started`` is whether it has just started a job. Without one, the time stays as it is while fire times go by: it is that of
     the first of them. A schedule that is late stays silent until it starts a job.
@@ -177,8 +177,8 @@ def watch(before: Stored | None, after: Stored, *, started: bool) -> int:
         or _times(before.schedule) != _times(schedule)
     )
     known_us = 0 if before is None else before.state.late_us
-    if not (started or is_fresh or known_us):
-        return 0
+    if not (started or is_fresh or known_us > 0):
+        return known_us
     next_us = state.next_us
     if next_us is not None and triggers.excluded(schedule, next_us):
         next_us = next(triggers.running_times(schedule, next_us, next_us + _YEAR_US), None)

@@ -261,6 +261,8 @@ def build_activity(
         retry=None if given.retry is None else Retry(**given.retry.wire()),
         timeout=given.timeout,
         heartbeat=given.heartbeat,
+        start_within=given.start_within,
+        deadline=given.deadline,
     )
     key = given.concurrency_key or ""
     if callable(call.key):

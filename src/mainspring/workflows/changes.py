@@ -17,6 +17,7 @@ import msgspec
 from mainspring import namespaces
 from mainspring.event_log.types import RUNS
 from mainspring.ids import TERM_SPAN
+from mainspring.jobs.lateness import timed
 from mainspring.jobs.model import CANCEL_REASON, Job, Options, StopRequest, decode_options, failure
 from mainspring.jobs.model import State as JobState
 from mainspring.workflows import tables
@@ -283,7 +284,7 @@ def _activity(row: RunRow, event: history.ActivityTaskScheduled, now_us: int) ->
         priority=event.task_priority,
         state=int(JobState.PENDING),
         created_us=now_us,
-        options=msgspec.structs.replace(options, run=(row.id, row.slot), ref=event.id, forget=True),
+        options=msgspec.structs.replace(timed(options, now_us), run=(row.id, row.slot), ref=event.id, forget=True),
         input_size=len(event.input),
         key=event.key,
     )

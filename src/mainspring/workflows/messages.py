@@ -171,7 +171,7 @@ _DURATIONS: Final = ("schedule_to_start", "schedule_to_close", "start_to_close",
                      "execution_timeout", "task_timeout", "delay")  # fmt: skip
 _CLOSES: Final = (FailWorkflowExecution, CancelWorkflowExecution)
 _REQUESTS: Final = (SignalExternalWorkflowExecution, RequestCancelExternalWorkflowExecution)
-_OF_JOBS: Final = {"retry", "timeout", "heartbeat"}
+_OF_JOBS: Final = {"retry", "timeout", "heartbeat", "start_within", "deadline"}
 """The options of an activity's job that a decider may set."""
 
 
@@ -403,7 +403,7 @@ def _refused_options(options: bytes) -> str:
     for name in Options.__struct_fields__:
         if name not in _OF_JOBS and getattr(given, name) != getattr(_NO_OPTIONS, name):
             return f"its options set {name}, which only nodes set"
-    for name in ("timeout", "heartbeat"):
+    for name in ("timeout", "heartbeat", "start_within", "deadline"):
         seconds = getattr(given, name)
         if seconds is not None and not 0 < seconds <= _MOST_SECONDS:
             return f"its option {name} is {seconds}, which is not a duration"

@@ -12,7 +12,8 @@ from mainspring.api import jobs
 from mainspring.api.request import ApiError, Code
 from mainspring.api.submitting import JobOptions, RunJob, Submit
 from mainspring.errors import StoreFullError
-from mainspring.jobs.model import failure
+from mainspring.features import Feature
+from mainspring.jobs.model import State, failure
 
 from .a_node import UNKNOWN_HANDLE, Node, opened, run
 
@@ -188,5 +189,80 @@ def test_a_list_is_filtered_by_many_criteria() -> None:
             assert await found(created_to=created) == [first]
             assert await node.code(jobs.ListJobs(workflow="order-17")) is Code.RUN_NOT_FOUND
             assert await found(workflow=f"{first}@5") == []
+
+    run(test())
+
+
+# ---- deadlines ----
+
+
+def test_a_job_has_the_times_of_its_options() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            options = JobOptions(delay=10, start_within=5, deadline=60)
+            handle = (await node.api.call(Submit(b"f", b"", options=options))).handle
+            shown = await node.api.call(jobs.ShowJob(handle))
+            assert (shown.start_by, shown.deadline_at) == ("2023-11-14T22:13:35.000000Z", "2023-11-14T22:14:30.000000Z")
+            assert shown.overdue_since is None
+            node.clock.advance(15)
+            (listed,) = (await node.api.call(jobs.ListJobs(function="f"))).items
+            assert listed.overdue_since == shown.start_by
+            node.clock.advance(60)
+            assert (await node.api.call(jobs.ShowJob(handle))).overdue_since == shown.start_by
+
+    run(test())
+
+
+def test_times_of_a_job_change_and_go() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            handle = (await node.api.call(Submit(b"f", b"", options=JobOptions(deadline=60)))).handle
+            node.clock.advance(30)
+            await node.api.call(jobs.UpdateJob(handle, deadline=60, start_within=5, priority="high"))
+            shown = await node.api.call(jobs.ShowJob(handle))
+            assert (shown.start_by, shown.deadline_at) == ("2023-11-14T22:13:55.000000Z", "2023-11-14T22:14:50.000000Z")
+            assert shown.priority == "high"
+            await node.api.call(jobs.UpdateJob(handle, start_within=None))
+            await node.api.call(jobs.SnoozeJob(handle, 60))
+            shown = await node.api.call(jobs.ShowJob(handle))
+            assert (shown.start_by, shown.deadline_at) == (None, "2023-11-14T22:16:20.000000Z")
+            assert await node.code(jobs.UpdateJob(handle, deadline=0)) is Code.INVALID
+            assert await node.code(jobs.UpdateJob(UNKNOWN_HANDLE, deadline=5)) is Code.JOB_NOT_FOUND
+
+    run(test())
+
+
+def test_a_running_job_gets_a_deadline_and_an_ended_one_does_not() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            node.worker(b"f")
+            running, other = await node.submit(), await node.submit(b"g")
+            assert (await node.api.call(jobs.UpdateJob(running, deadline=60))).state == "running"
+            assert (await node.api.call(jobs.ShowJob(running))).deadline_at == "2023-11-14T22:14:20.000000Z"
+            await node.api.call(jobs.CancelJob(other))
+            assert await node.code(jobs.UpdateJob(other, deadline=60)) is Code.CONFLICT
+
+    run(test())
+
+
+def test_a_start_that_counts_is_recorded_at_once() -> None:
+    async def test() -> None:
+        async with opened() as node:
+            node.worker(b"f", places=2)
+            await node.submit()
+            handle = (await node.api.call(Submit(b"f", b"", options=JobOptions(start_within=60)))).handle
+            await node.committed()
+            assert [job.state for job in node.store.tables.jobs.values()] == [State.LEASED, State.RUNNING]
+            node.clock.advance(61)
+            assert (await node.api.call(jobs.ShowJob(handle))).overdue_since is None
+
+    run(test())
+
+
+def test_a_store_without_deadlines_refuses_them() -> None:
+    async def test() -> None:
+        async with opened(lacks=frozenset({Feature.DEADLINES})) as node:
+            for options in (JobOptions(deadline=60), JobOptions(start_within=60)):
+                assert await node.code(Submit(b"f", b"", options=options)) is Code.UNSUPPORTED
 
     run(test())

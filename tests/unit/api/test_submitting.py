@@ -91,6 +91,8 @@ OPTIONS: dict[str, Any] = {
     "timeout": 1.0,
     "heartbeat": 1.0,
     "expires": 1.0,
+    "start_within": 1.0,
+    "deadline": 1.0,
     "retry": Retry(max_attempts=3),
     "keep_unique": 1.0,
     "concurrency_key": "k",

@@ -36,6 +36,7 @@ from mainspring.api.submitting import PriorityName
 from mainspring.callbacks import Callback
 from mainspring.clock import to_us
 from mainspring.features import Feature
+from mainspring.jobs.lateness import is_dated, overdue_since
 from mainspring.jobs.model import RUNS, UNREADABLE_JOB, Job, State, UnreadableOptions, decode_failure
 from mainspring.jobs.settlement_records import AttemptRecord, decode_records
 from mainspring.jobs.store import Find
@@ -152,6 +153,7 @@ def info_of(service: JobService, job: Job) -> JobInfo:
         started_at=rfc3339(job.started_us),
         ended_at=rfc3339(job.ended_us),
         error=UNREADABLE_JOB if isinstance(job.options, UnreadableOptions) else line(job.error),
+        overdue_since=rfc3339(overdue_since(job, to_us(service.clock.wall()))) if is_dated(job) else None,
     )
 
 

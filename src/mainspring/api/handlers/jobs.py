@@ -21,7 +21,7 @@ from mainspring.api.handlers.job_records import (
     of_another_node,
 )
 from mainspring.api.handlers.pages import rfc3339, whole_line
-from mainspring.api.handlers.run_rows import run_handle
+from mainspring.api.handlers.run_rows import has_decided, run_handle
 from mainspring.api.jobs import (
     CancelJob,
     CancelledJob,
@@ -48,6 +48,7 @@ from mainspring.errors import UsageError
 from mainspring.features import Feature
 from mainspring.jobs.model import MAX_WAIT, RUNS, Job, Options, State, decode_failure, is_own
 from mainspring.jobs.requests import JobChange
+from mainspring.jobs.rules import duration_us
 from mainspring.jobs.settlement_records import decode_records, number_of
 from mainspring.jobs.user_data import is_redacted
 from mainspring.namespaces import name_bytes, name_of, namespace_of, split_text
@@ -165,6 +166,10 @@ class JobCalls:
     async def _add_progress(self, workflows: WorkflowService, root: Key, details: JobDetails) -> None:
         """Add the progress that the code of a run has reported to the details of its root job."""
         shown = await workflows.show(root)
+        if isinstance(shown, ShownRun) and details.start_by is not None and not has_decided(shown.state):
+            details.overdue_since = min(
+                filter(None, (details.overdue_since, self._past(details.start_by))), default=None
+            )
         progress = decode_about(shown.row.about).progress if isinstance(shown, ShownRun) else None
         if progress is not None:
             _set_progress(details, progress.done, progress.total, progress.text)
@@ -227,6 +232,8 @@ class JobCalls:
             concurrency_key=job.key.decode("utf-8", "replace") or None,
             run_at=rfc3339(job.due_us),
             expires_at=rfc3339(job.expires_us),
+            start_by=rfc3339(options.start_us),
+            deadline_at=rfc3339(options.deadline_us),
             input_size=job.input_size,
             output_size=job.output_size,
             max_attempts=policy.max_attempts if policy is not None else None,
@@ -238,6 +245,10 @@ class JobCalls:
             text=None if attempt is None else service.reports.text_of(job.id).decode("utf-8", "replace") or None,
             run=self._run(job, options),
         )
+
+    def _past(self, time: str) -> str | None:
+        """Return a time if it is over."""
+        return time if time <= (rfc3339(to_us(self._service.clock.wall())) or "") else None
 
     def _run(self, job: Job, options: Options) -> str | None:
         if options.run is not None:
@@ -253,6 +264,17 @@ def _set_progress(details: JobDetails, done: int, total: int, text: str) -> None
 
 
 _NO_OPTIONS = Options()
+
+
+def _time_within(request: UpdateJob, name: str, now_us: int) -> int | None:
+    """Return the time that a duration of a request sets, 0 for none; None if the request leaves it as it is."""
+    seconds = getattr(request, name)
+    if seconds is UNSET:
+        return None
+    if seconds is None:
+        return 0
+    check_seconds(request, name)
+    return now_us + duration_us(seconds)
 
 
 class JobChangeCalls:
@@ -296,6 +318,23 @@ class JobChangeCalls:
         return await act_if_new(call.once, retry, partial(info_of, self._service))
 
     async def _update(self, request: UpdateJob, call: Call) -> JobInfo:
+        redated = request.start_within is not UNSET or request.deadline is not UNSET
+        if not redated or (request.run_at, request.priority, request.expires_at) != (UNSET, UNSET, UNSET):
+            changed = await self._change(request, call)
+            if not redated:
+                return changed
+        now_us = to_us(self._service.clock.wall())
+        times = {
+            "start_us": _time_within(request, "start_within", now_us),
+            "deadline_us": _time_within(request, "deadline", now_us),
+        }
+        act = call.act(after={name: at for name, at in times.items() if at is not None})
+        job_id = self._lookup.job_id(request.handle)
+        return info_of(
+            self._service, await self._service.changes.redate(job_id, **times, act=act, namespace=request.namespace)
+        )
+
+    async def _change(self, request: UpdateJob, call: Call) -> JobInfo:
         expires_at = request.expires_at
         return await self._reschedule(
             request,

@@ -19,6 +19,7 @@ from mainspring.api.workflows import (
     TimerInfo,
     UnbegunStatus,
 )
+from mainspring.jobs.lateness import overdue_since
 from mainspring.jobs.model import State
 from mainspring.namespaces import name_text
 from mainspring.quantities import format_duration
@@ -168,6 +169,19 @@ def unbegun_details(info: RunInfo, job: Job) -> RunDetails:
         progress=None,
         parked=None,
     )
+
+
+def add_times(details: RunDetails, root: Job, now_us: int, state: RunState | None = None) -> None:
+    """Add by when a run should begin and end, and since when it is overdue, from its root job; ``state`` if it has begun."""
+    if root.options is not None:
+        details.start_by = rfc3339(root.options.start_us)
+        details.deadline_at = rfc3339(root.options.deadline_us)
+        details.overdue_since = rfc3339(overdue_since(root, now_us, has_run=state is not None and has_decided(state)))
+
+
+def has_decided(state: RunState) -> bool:
+    """Return whether a run has begun its first decision, or follows another run of its chain."""
+    return bool(state.started or state.previous_started or state.steps or state.continued_run)
 
 
 def _waits_for(shown: ShownRun, now_us: int, *, stranded: bool) -> str:

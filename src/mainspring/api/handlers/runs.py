@@ -9,6 +9,7 @@ from mainspring import namespaces
 from mainspring.api.handlers.pages import no_place, number_of, rfc3339, size_of
 from mainspring.api.handlers.run_rows import (
     activity_info,
+    add_times,
     run_details,
     run_handle,
     run_info,
@@ -337,11 +338,13 @@ class RunReadingCalls:
     async def _show(self, request: ShowRun, _: Call) -> RunDetails:
         shown = await self._runs.find(request.namespace, request.key)
         if isinstance(shown, Unbegun):
-            return unbegun_details(self._runs.unbegun_info(shown), shown.job)
+            details = unbegun_details(self._runs.unbegun_info(shown), shown.job)
+            add_times(details, shown.job, to_us(self._service.clock.wall()))
+            return details
         info = self._runs.info(shown, frozenset(self._workflows.stranded()))
         row = shown.row
         root = None if Status(row.status) in _WITHOUT_ERROR else await self._jobs.find(row.root, row.namespace)
-        return run_details(
+        details = run_details(
             info,
             shown,
             await self._activities(shown),
@@ -349,6 +352,11 @@ class RunReadingCalls:
             parent=await self._parent(shown),
             handle_of=self._service.handles.of,
         )
+        if Status(row.status).open:
+            found = await self._service.clients.show(row.root, row.namespace)
+            if (job := found[0]) is not None:
+                add_times(details, job, to_us(self._service.clock.wall()), shown.state)
+        return details
 
     async def _parent(self, shown: ShownRun) -> str | None:
         """Return the key of a child's parent."""

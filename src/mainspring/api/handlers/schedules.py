@@ -121,6 +121,7 @@ class ScheduleCalls:
         lacks: frozenset[Feature] = frozenset(),
     ) -> None:
         self._keeps_workflows = Feature.WORKFLOWS not in lacks
+        self._keeps_deadlines = Feature.DEADLINES not in lacks
         self._service = service
         self._reads = reads
         self._handles = handles
@@ -287,10 +288,17 @@ class ScheduleCalls:
         self, namespace: str, change: Change, act: Act, caller: Caller, also: Sequence[Change] = ()
     ) -> Stored | None:
         schedule = None if change.schedule is None else with_keys(change.schedule, namespace)
+        if schedule is not None:
+            self._check_kept(schedule)
         change = change._replace(name=key_of_text(namespace, change.name), schedule=schedule)
         saved = await _found(namespace, self._service.save([change, *also], act, caller))
         stored = saved[change.name]
         return stored and stored_with_names(stored)
+
+    def _check_kept(self, schedule: Schedule) -> None:
+        """Raise ApiError for a schedule that the store does not keep."""
+        if not self._keeps_deadlines and not (schedule.start_within is None and schedule.deadline is None):
+            raise ApiError(Code.UNSUPPORTED, f"schedule {schedule.name!r}: {Feature.DEADLINES.refusal}")
 
     async def _trigger(self, request: TriggerSchedule, call: Call) -> FireInfo:
         act = _act(call)
@@ -310,6 +318,7 @@ class ScheduleCalls:
             schedules: list[Schedule] = []
             for one in request.schedules:
                 schedules.append(with_keys(one.schedule(), request.namespace))
+                self._check_kept(schedules[-1])
                 yield
             return schedules
 
@@ -455,6 +464,7 @@ def _details(stored: Stored) -> ScheduleDetails:
             "end": rfc3339(schedule.end_us or 0),
             "fired_at": rfc3339(state.fired_us),
             "paused_at": rfc3339(state.paused_us) if state.paused else None,
+            "overdue_since": rfc3339(max(-state.late_us, 0)),
             "version": state.version,
             "revision": revision_of(stored),
             "payload_size": len(schedule.args),

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from mainspring import namespaces
 from mainspring.api.request import ApiError, Code, problem_of
 from mainspring.api.submitting import (
-    NO_CONCURRENCY_KEY,
     NO_OPTIONS,
     Ended,
     JobOptions,
@@ -24,7 +23,6 @@ from mainspring.api.submitting import (
 from mainspring.callbacks import Callback
 from mainspring.clock import to_us
 from mainspring.errors import MainspringError, StoreError, UsageError
-from mainspring.features import Feature
 from mainspring.jobs.model import Job, State
 from mainspring.namespaces import name_bytes, name_of
 from mainspring.workflows.model import function_named
@@ -232,8 +230,8 @@ class SubmitCalls:
         problem = submission_problem(name, unique, payload, self._largest)
         if problem is not None:
             raise ApiError(problem.code, problem.message)
-        if options.concurrency_key and Feature.LIMITS in service.lacks:
-            raise ApiError(Code.UNSUPPORTED, NO_CONCURRENCY_KEY)
+        if service.lacks and (why := options.unsupported(service.lacks)):
+            raise ApiError(Code.UNSUPPORTED, why)
         function = namespaces.key(namespace, name)
         job = Job(service.table.next_id(), function, payload, unique, created_us=to_us(now))
         if options is not NO_OPTIONS:

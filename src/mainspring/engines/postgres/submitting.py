@@ -24,7 +24,7 @@ from mainspring.errors import StoreError, UsageError
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
-from mainspring.jobs.lateness import rows_of
+from mainspring.jobs.lateness import rows_of, timed
 from mainspring.jobs.model import MAX_WAIT, NO_UNIQUE, WEBHOOK, Job, Options, State, check_retry
 from mainspring.jobs.store.nodes import REFUSED_REMEDY
 from mainspring.jobs.user_data import check_tags, indexed_tags
@@ -493,7 +493,7 @@ async def _inbox_jobs(tx: Transaction, records: Sequence[Record]) -> tuple[list[
                 created,
                 due,
                 expires,
-                job_options,
+                None if job_options is None else timed(job_options, due or created),
                 input_size=size[0] if size else len(payload),
                 key=key,
             )
@@ -538,7 +538,7 @@ def _inbox_options(data: bytes | None, function: bytes) -> tuple[Options | None,
             return None, _checked_key(key), ""
         if given.retry is not None:
             check_retry(given.retry)
-        for name in ("timeout", "heartbeat", "keep_unique"):
+        for name in ("timeout", "heartbeat", "keep_unique", "start_within", "deadline"):
             seconds = getattr(given, name)
             if seconds is not None and (not 0 <= seconds < MAX_WAIT or (not seconds and name != "keep_unique")):
                 raise UsageError(f"{name} is {seconds}, and takes a number of seconds up to a century")  # noqa: TRY301
@@ -551,6 +551,8 @@ def _inbox_options(data: bytes | None, function: bytes) -> tuple[Options | None,
             given.keep_unique,
             version=given.version,
             tags=check_tags(given.tags),
+            start_within=given.start_within,
+            deadline=given.deadline,
         )
         return options, _checked_key(key), "" if options == replace(given, tags=options.tags) else FORGED
     except (*CANNOT_READ, UsageError) as error:

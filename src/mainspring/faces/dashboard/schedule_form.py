@@ -50,6 +50,8 @@ JOB: Final = (
     declared(AddSchedule, "timeout", hint="such as 5m"),
     declared(AddSchedule, "unique", hint=""),
     declared(AddSchedule, "expires", hint=""),
+    declared(AddSchedule, "start_within", hint="such as 5m"),
+    declared(AddSchedule, "deadline", hint="such as 2h"),
     declared(AddSchedule, "tags", hint="one on each line"),
 )
 FIELDS: Final = TIMING + JOB
@@ -69,7 +71,7 @@ _CLEARED: Final[Mapping[str, Any]] = {
     "tags": [],
 }
 """The values of emptied fields; that of all others is null."""
-_NONE: Final = frozenset({"start", "end", "timeout", "expires"})
+_NONE: Final = frozenset({"start", "end", "timeout", "expires", "start_within", "deadline"})
 """Options that take ``none``."""
 _WORDS: Final = (
     ("the function's name", "function"),
@@ -125,7 +127,9 @@ def form_of(schedule: ScheduleDetails) -> dict[str, str]:
         "unique": schedule.unique,
         "tags": "\n".join(schedule.tags),
     }
-    durations = {name: getattr(schedule, name) for name in ("every", "jitter", "timeout", "expires")}
+    durations = {
+        name: getattr(schedule, name) for name in ("every", "jitter", "timeout", "expires", "start_within", "deadline")
+    }
     texts |= {name: format_duration(seconds) for name, seconds in durations.items() if seconds}
     return {name: text or "" for name, text in texts.items()}
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from cronsim import CronSim, CronSimError
 
-from mainspring.api.submitting import NO_CONCURRENCY_KEY, PRIORITY_BY_NAME
+from mainspring.api.submitting import PRIORITY_BY_NAME
 from mainspring.clock import to_us
 from mainspring.errors import MainspringError, UsageError
 from mainspring.faces.gearman.guard import SIGN_IN, may_wait, sign_in
@@ -291,8 +291,8 @@ def submit(peer: Peer, args: list[bytes]) -> None:
     function, unique, text, payload = args
     try:
         options = decode_submit(text) if text else _NO_OPTIONS
-        if options.concurrency_key and Feature.LIMITS in peer.service.lacks:
-            peer.submits.refuse(b"INVALID_ARGUMENTS", NO_CONCURRENCY_KEY.encode())
+        if peer.service.lacks and (why := options.unsupported(peer.service.lacks)):
+            peer.submits.refuse(b"INVALID_ARGUMENTS", why.encode())
             return
         if options.version is not None and (problem := _version_problem(peer, function, options.version)):
             peer.submits.refuse(b"INVALID_ARGUMENTS", problem.encode())
