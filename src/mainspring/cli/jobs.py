@@ -62,7 +62,7 @@ from mainspring.errors import MainspringError, UsageError
 from mainspring.jobs.user_data import check_tags
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 Handles = Annotated[
     tuple[str, ...], Parameter(name="HANDLE", help="The jobs' handles.", negative="", show_default=False)
@@ -230,6 +230,12 @@ COLUMNS = (
     "error",
 )
 
+
+def _columns(found: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    """Return the columns of a list: since when jobs are overdue only if one is."""
+    return (*COLUMNS, "overdue_since") if any(one.get("overdue_since") for one in found) else COLUMNS
+
+
 ATTEMPT_COLUMNS = (
     "number",
     "outcome",
@@ -245,7 +251,7 @@ ATTEMPT_COLUMNS = (
 TIME_COLUMNS = ("created_at", "started_at", "ended_at")
 SHRINK_STEPS: tuple[Step, ...] = (
     {"error": 40},
-    dict.fromkeys(TIME_COLUMNS, AS_AGE),
+    dict.fromkeys((*TIME_COLUMNS, "overdue_since"), AS_AGE),
     {"function": 24, "unique": 16},
     {"priority": LEFT_OUT},
     {"started_at": LEFT_OUT},
@@ -283,7 +289,8 @@ def list_jobs(
     """List jobs, newest first.
 
     On a terminal, the command prints a table with the columns that fit. In a pipe or file, it prints a line with the columns'
-    names, then a line per job with tabs between all columns. With --json, it prints an array.
+    names, then a line per job with tabs between all columns. With --json, it prints an array. There is a column overdue_since
+    if one of the jobs is overdue.
 
     The search takes a while if only few of very many jobs match. If you interrupt it, it prints the jobs that it has found
     and how to continue.
@@ -298,10 +305,10 @@ def list_jobs(
         search.run()
     except (KeyboardInterrupt, MainspringError):
         if search.next is not None:
-            print_rows(COLUMNS, search.found, json=json, steps=SHRINK_STEPS)
+            print_rows(_columns(search.found), search.found, json=json, steps=SHRINK_STEPS)
             print_error(f"searched back to jobs of {search.searched_to}; continue with --cursor {search.next}")
         raise
-    print_rows(COLUMNS, search.found, json=json, steps=SHRINK_STEPS)
+    print_rows(_columns(search.found), search.found, json=json, steps=SHRINK_STEPS)
     search.print_next()
     return EXIT_DONE
 

@@ -12,7 +12,7 @@ from mainspring.event_log import types
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.lateness import DueRow, Kind, has_begun, overdue_since
-from mainspring.jobs.model import Options, State
+from mainspring.jobs.model import Options, State, encode_options
 from mainspring.jobs.rules import Settlement
 from mainspring.schedules.model import Every, Overlap
 from mainspring.schedules.store import RingAbsences
@@ -337,6 +337,23 @@ class DeadlineSuite(StoreFixtures):
         flows.chained(run)
         ring(store, flows.now_us + 20)
         assert overdue(store) == [(flows.root(run).id, "deadline", flows.now_us + 9, True)]
+
+    def test_an_activity_has_the_times_from_its_schedule_on(self, flows: Flows) -> None:
+        store = flows.store
+        want(store)
+        run = flows.start()
+        flows.wait(7)
+        options = encode_options(Options(timeout=9.0, start_within=5.0, deadline=60.0))
+        flows.decide(run, flows.task(run), flows.activity(options=options))
+        base = flows.now_us
+        rows = [(item.kind, at) for item, at in due(store)]
+        assert rows == [(Kind.START, base + 5 * SECOND), (Kind.END, base + 60 * SECOND)]
+        ring(store, base + 5 * SECOND)
+        ((job, kind, at, _),) = overdue(store)
+        assert (kind, at) == ("start_within", base + 5 * SECOND)
+        stored = store.present(job).options
+        assert stored is not None
+        assert (stored.timeout, stored.start_within, stored.deadline) == (9.0, None, None)
 
     @pytest.fixture
     def flows(self, store: Store) -> Flows:

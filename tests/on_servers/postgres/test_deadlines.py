@@ -14,8 +14,9 @@ from mainspring.errors import StoreFencedError
 from mainspring.event_log import types
 from mainspring.event_log.interests import Interest
 from mainspring.event_log.store import Event, ListEvents, NumberEvents, SaveInterests, StoredInterest
+from mainspring.jobs import store as ops
 from mainspring.jobs.lateness import Kind
-from mainspring.jobs.model import Options
+from mainspring.jobs.model import Options, encode_options
 
 from .a_fleet import NOW, node, session
 
@@ -119,5 +120,20 @@ def test_due_rows_are_read_by_their_index(database: str) -> None:
                 statement = await other.prepare(f"EXPLAIN {SQL[name]}")
                 plan = "\n".join(row[0] for row in await statement.fetch(*values))
                 assert "Seq Scan" not in plan, (name, plan)
+
+    asyncio.run(test())
+
+
+def test_a_submission_of_a_transaction_has_its_times_from_its_due_time_on(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other:
+            options = encode_options(Options(deadline=60.0))
+            insert = "INSERT INTO inbox (function, payload, options) VALUES ('f', 'p', $1) RETURNING id"
+            job_id = await other.fetchval(insert, options)
+            await one.group(ops.DrainInbox(10))
+            (job,) = (await one.find(job_id)).values()
+            assert job.options == Options(deadline_us=job.created_us + 60_000_000)
+            (found,) = await one.group(FindDeadlines(2**62))
+            assert found.due == [(Item(job_id, Kind.END), job.created_us + 60_000_000)]
 
     asyncio.run(test())

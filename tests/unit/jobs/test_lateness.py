@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.jobs.lateness import DueRow, Kind, base_us, is_dated, moved, overdue_since, redated, rows_of
+from mainspring.jobs.lateness import DueRow, Kind, base_us, is_dated, moved, overdue_since, redated, rows_of, timed
 from mainspring.jobs.model import RUNS, UNREADABLE_OPTIONS, Job, Options, State
 from mainspring.jobs.rules import WORKER_LOST
 
@@ -92,3 +92,12 @@ def test_the_start_of_a_job_that_has_begun_does_not_move() -> None:
 def test_times_count_from_the_due_time() -> None:
     assert base_us(job()) == 10
     assert base_us(job(due_us=30)) == 30
+
+
+def test_durations_become_times() -> None:
+    assert timed(Options(timeout=3.0, start_within=0.5, deadline=2.0), 100) == Options(
+        timeout=3.0, start_us=500_100, deadline_us=2_000_100
+    )
+    assert timed(Options(deadline=2.0), 100) == Options(deadline_us=2_000_100)
+    same = Options(timeout=3.0)
+    assert timed(same, 100) is same
