@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mainspring.app import App
     from mainspring.client.event import Event, EventData
+    from mainspring.client.events import EventsMissedError
     from mainspring.client.job import Job, LogLine
     from mainspring.client.json_types import register_type
     from mainspring.client.options import Rate, Retry
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "mainspring.app": ("App",),
     "mainspring.client.event": ("Event", "EventData"),
+    "mainspring.client.events": ("EventsMissedError",),
     "mainspring.client.job": ("Job", "LogLine"),
     "mainspring.client.json_types": ("register_type",),
     "mainspring.client.options": ("Rate", "Retry"),
@@ -102,6 +104,7 @@ __all__ = [
     "Data",
     "Event",
     "EventData",
+    "EventsMissedError",
     "Job",
     "JobCancelled",
     "JobError",

@@ -12,6 +12,7 @@ from mainspring.client import environment
 from mainspring.client.connections import Connections, check_limit, limit_or_default
 from mainspring.client.declarations import Arguments, Declarations, Parent, Timing, check_arguments, default_name
 from mainspring.client.environment import Address, namespace_or_default, servers_or_default, token_of_environment
+from mainspring.client.events import EventReader, checked_filter
 from mainspring.client.job import Job, SubmittedJob, aresults, check_handle, results
 from mainspring.client.listening import Functions as EventFunctions
 from mainspring.client.listening import Listeners, build_filter
@@ -168,6 +169,19 @@ class AppClient:
     def aresults(self, jobs: Sequence[Job[R]]) -> AsyncIterator[R]:
         """Yield the results of many jobs in order, as ``results`` does."""
         return aresults(self.connections, jobs)
+
+    def events(
+        self, *types: str, function: str | None = None, tag: str | None = None, cursor: str | None = None
+    ) -> EventReader:
+        """Return an iterator over events, for a plain loop or ``async for``, which never ends.
+
+        ``types`` are names such as ``"job.failed"``, or patterns such as ``"job.*"``; without any, all types. ``function`` may be
+        a pattern, too. With a ``cursor``, the store has the place of the program under this name: it goes on there after a
+        restart, and gets each event in order, at least once. Without one, it begins with the events from now on.
+
+        Raises UsageError for a type that is no text; the loop raises it for others that do not exist.
+        """
+        return EventReader(self.connections, checked_filter(types, function, tag), cursor)
 
     def close(self) -> None:
         """Close the connection of the blocking methods. The next call opens a new one."""

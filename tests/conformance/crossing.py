@@ -47,6 +47,7 @@ NOT_FOUND = {
     Code.WORKER_NOT_FOUND,
     Code.WORKFLOW_NOT_FOUND,
     Code.TOKEN_NOT_FOUND,
+    Code.CURSOR_NOT_FOUND,
     Code.INVALID,
     Code.FORBIDDEN,
 }
@@ -78,6 +79,7 @@ class World:
         """Make an object of each kind."""
         call, here = self.built.api.call, self.namespace
         await call(events.ListEvents(after=events.END, everywhere=True))
+        await call(events.SaveCursor("cursor", function="hidden-function", namespace=here))
         new = submitting.NewJob(
             function="task",
             args=ARGUMENTS,
@@ -148,7 +150,9 @@ class World:
         found += [jobs.ShowJob(handle, namespace=here) for handle in self.handles]
         # A node says so some seconds after its start: workers may connect again until then.
         starting, registered = b'"registered":null', b'"registered":false'
-        return [write(await self.built.api.call(one)).replace(starting, registered) for one in found]
+        cursors = (await self.built.api.call(events.ListCursors(namespace=here))).items
+        places = write([(one.name, one.place, one.function) for one in cursors])
+        return [places, *[write(await self.built.api.call(one)).replace(starting, registered) for one in found]]
 
 
 class Events:
@@ -243,10 +247,14 @@ CASES: dict[type[Request[Any]], Requests] = {
     events.ListEvents: lambda world: [
         events.ListEvents(),
         events.ListEvents(order="oldest"),
-        events.ListEvents(after="0", everywhere=True),
-        *(events.ListEvents(after="0", job=handle) for handle in world.handles),
+        events.ListEvents(order="oldest", everywhere=True),
+        *(events.ListEvents(order="oldest", job=handle) for handle in world.handles),
         *(events.ListEvents(job=handle) for handle in world.handles),
     ],
+    events.ListCursors: _named(events.ListCursors),
+    events.MoveCursor: _named(events.MoveCursor, name="cursor", to="999999999"),
+    events.RemoveCursor: _named(events.RemoveCursor, name="cursor"),
+    events.SaveCursor: _named(events.SaveCursor, name="cursor", type="job.failed"),
     events.ListEventTypes: _named(events.ListEventTypes),
     events.FollowEvents: lambda world: [
         events.FollowEvents(after="0"),

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 import msgspec
 
 from mainspring.access.caller import Permission
-from mainspring.api.declaration import field_of, get
+from mainspring.api.declaration import delete, field_of, get, post, put
 from mainspring.api.jobs import LONGEST_WAIT
 from mainspring.api.request import Code, Cursor, Limit, Page, Request, Touches
 from mainspring.event_log.store import RUNS
@@ -214,3 +214,75 @@ class ListEventTypes(Request[Page[EventTypeInfo]]):
     http = get("/event-types")
     cursor: Cursor = None
     limit: Limit = len(TYPES)
+
+
+CursorName = Annotated[
+    Text,
+    msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"),
+    about("The name of a cursor: up to 100 letters, digits, dots, dashes and underscores."),
+]
+
+
+class CursorInfo(msgspec.Struct):
+    """A cursor: the place of a program in the log. Its events are recorded until it is removed."""
+
+    name: str
+    place: str
+    """The number of the last event that the program has read."""
+    last: str
+    """The highest number so far."""
+    types: list[str]
+    function: str | None
+    tag: str | None
+
+
+class SaveCursor(Request[CursorInfo]):
+    """Create a cursor, which begins with the events from now on, or give one another filter.
+
+    With another filter, it keeps its place, and has the events of the new filter from now on.
+    """
+
+    permission = Permission.DEVELOP
+    requires = Feature.EVENTS
+    touches = Touches.ALL
+    call = "events.save_cursor"
+    http = put("events/cursors/{name}", problems=(Code.CONFLICT,), example={"type": ["job.failed"]})
+    name: CursorName
+    type: OfType = None
+    function: OfEventFunction = None
+    tag: OfEventTag = None
+
+
+class MoveCursor(Request[CursorInfo]):
+    """Move a cursor forward to the last event that was read."""
+
+    permission = Permission.DEVELOP
+    requires = Feature.EVENTS
+    touches = Touches.ALL
+    call = "events.move_cursor"
+    http = post("events/cursors/{name}/move", problems=(Code.CURSOR_NOT_FOUND,), example={"to": "4711"})
+    is_small = True
+    name: CursorName
+    to: Annotated[Text, about("The number of the event.")]
+
+
+class ListCursors(Request[Page[CursorInfo]]):
+    """List the cursors of programs that read events."""
+
+    permission = Permission.READ
+    requires = Feature.EVENTS
+    call = "events.cursors"
+    http = get("events/cursors")
+    cursor: Cursor = None
+    limit: Limit = 100
+
+
+class RemoveCursor(Request[CursorInfo]):
+    """Remove a cursor: its events are no longer recorded for it."""
+
+    permission = Permission.DEVELOP
+    requires = Feature.EVENTS
+    touches = Touches.ALL
+    call = "events.remove_cursor"
+    http = delete("events/cursors/{name}", problems=(Code.CURSOR_NOT_FOUND,))
+    name: CursorName

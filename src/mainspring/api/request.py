@@ -85,6 +85,7 @@ class Code(StrEnum):
     """No worker has registered the workflow, or its version."""
     LISTENER_NOT_FOUND = "listener_not_found", Kind.NOT_FOUND, 404, "There is no such listener"
     TOKEN_NOT_FOUND = "token_not_found", Kind.NOT_FOUND, 404, "There is no such token"
+    CURSOR_NOT_FOUND = "cursor_not_found", Kind.NOT_FOUND, 404, "There is no such cursor"
     EVENTS_GONE = "events_gone", Kind.NOT_FOUND, 410, "Events behind the place are not kept"
     """The reader has missed some; ``oldest`` is the number behind which it misses none."""
     CONFLICT = "conflict", Kind.CONFLICT, 409, "The state does not allow the request"

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter
 
-from mainspring.api.events import END, FollowEvents, ListEvents, ListEventTypes
+from mainspring.api.events import END, FollowEvents, ListCursors, ListEvents, ListEventTypes, RemoveCursor
 from mainspring.api.jobs import LONGEST_WAIT
 from mainspring.api.request import PAGE_LIMIT
-from mainspring.cli.calls import NOTHING, Given, call, items, takes
-from mainspring.cli.display import EXIT_DONE, print_error, print_json, print_rows, printable
+from mainspring.cli.calls import NOTHING, Given, call, items, print_answer, takes
+from mainspring.cli.display import EXIT_DONE, print_error, print_fields, print_json, print_rows, printable
 from mainspring.cli.options import LOCAL, Json, ServerOptions, plain
 from mainspring.client.session import delays
 from mainspring.errors import ConnectionLostError, NotFoundError
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from mainspring.client.blocking import Client
 
 COLUMNS: Final = ("id", "time", "type", "function", "about", "data")
+CURSOR_COLUMNS: Final = ("name", "place", "last", "function", "tag", "types")
 TYPE_COLUMNS: Final = ("type", "about", "fields")
 
 events = App(name="events", help="List and follow what happens to jobs, runs, schedules and other objects.")
+cursors = App(name="cursors", help="List and remove the cursors of programs that read events.")
+events.command(cursors)
 
 
 @events.command(name="list")
@@ -124,3 +127,34 @@ def types(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
     shown = found if json else [one | {"fields": " ".join(one["fields"])} for one in found]
     print_rows(TYPE_COLUMNS, shown, json=json)
     return EXIT_DONE
+
+
+@cursors.command(name="list")
+def list_cursors(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
+    """List the cursors of programs that read events, with the number of the last event that each has read.
+
+    Events are recorded for a cursor until you remove it.
+    """
+    found = list(items(server.client(), ListCursors()))
+    print_rows(CURSOR_COLUMNS, found if json else [_cursor(one) for one in found], json=json)
+    return EXIT_DONE
+
+
+@cursors.command
+def remove(
+    name: Annotated[str, Parameter(help="The name of the cursor.")],
+    /,
+    *,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Remove a cursor. A program that still uses it begins anew.
+
+    EXIT CODES
+      0 removed, 3 no server, 4 no such cursor
+    """
+    return print_answer(server.client(), RemoveCursor(name), lambda one: print_fields(_cursor(one)), json=json)
+
+
+def _cursor(one: dict[str, Any]) -> dict[str, Any]:
+    return one | {"types": " ".join(one["types"])}

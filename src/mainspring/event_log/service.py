@@ -16,6 +16,7 @@ from mainspring.errors import ConflictError
 from mainspring.event_log.interests import Interest
 from mainspring.event_log.store import (
     EndSeries,
+    MoveCursor,
     NumberEvents,
     RecordEvents,
     RecordSeries,
@@ -245,6 +246,15 @@ class EventLog:
         assert self._all is not None
         self._announce(InterestsChanged(self._all.version))
         return self._all
+
+    async def stored(self) -> AllInterests:
+        """Return all interests, as they are in the store now."""
+        return await self._reads.read(ShowInterests())
+
+    async def move(self, cursor: str, number: int) -> int | None:
+        """Move a cursor forward to a number; return its place. None if there is no such cursor."""
+        place: int | None = await self._commits.committed(MoveCursor(cursor, number))
+        return place
 
     async def want(self, interest: Interest) -> int:
         """Have the events of an interest recorded for the next ten minutes at least. A reader calls it every few minutes.

@@ -350,7 +350,7 @@ async def open_node(
     )
     schedule_calls = ScheduleGrants(ScheduleCalls(schedules, reads, handles, job_clock, lacks).handlers)
     log_calls = LogCalls(logs, service, refusals)
-    event_calls = EventCalls(events, handles, job_clock, service.later, refusals)
+    event_calls = EventCalls(events, handles, job_clock, service.later, access.record, refusals)
     other_nodes: Callable[[], Sequence[NodeRow]] = tuple if fleet is None else fleet.others
     dead_letters = DeadLetters(service)
     acknowledgements = Acknowledgements(access, service, reads, job_clock)

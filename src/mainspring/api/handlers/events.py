@@ -14,15 +14,20 @@ from msgspec.structs import replace
 from mainspring.access.caller import EVERY_NAMESPACE, LOCAL, Permission, Shares
 from mainspring.api.events import (
     END,
+    CursorInfo,
     EventInfo,
     EventPage,
     EventTypeInfo,
     FollowEvents,
     Form,
     Gone,
+    ListCursors,
     ListEvents,
     ListEventTypes,
+    MoveCursor,
     Place,
+    RemoveCursor,
+    SaveCursor,
     form_of,
     shown_fields,
     shown_name,
@@ -34,6 +39,7 @@ from mainspring.callbacks import Callback, CallInProgress
 from mainspring.clock import MICROSECONDS
 from mainspring.errors import UsageError
 from mainspring.event_log.interests import Interest
+from mainspring.event_log.store import CURSOR, StoredInterest
 from mainspring.event_log.store import ListEvents as StoredEvents
 from mainspring.event_log.types import ACTED, TYPES, Subject, types_of
 from mainspring.event_log.types import RUNS as RUN_TYPES
@@ -41,11 +47,12 @@ from mainspring.namespaces import ANY
 from mainspring.sizes import PAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
-    from mainspring.access.caller import Caller, Refusals
+    from mainspring.access.caller import Act, Caller, Refusals
     from mainspring.api.handlers.registry import Call, Followers, Handlers
     from mainspring.api.request import Feed
+    from mainspring.callbacks import Ask
     from mainspring.clock import Clock
     from mainspring.event_log.service import EventLog
     from mainspring.event_log.store import Event, LogEnds
@@ -57,6 +64,8 @@ ROOM_INTERVAL: Final = 0.5
 """Seconds after which a stream looks again whether its client has read enough."""
 STREAM_ROWS: Final = 200
 """Events of one read of a stream."""
+MOST_CURSORS: Final = 100
+"""Cursors of a namespace: events are recorded for each of them."""
 MOST_WAITS: Final = 1000
 """Requests of a node that wait for events at the same time, over CALL and HTTP. Streams have places of their own."""
 
@@ -116,15 +125,24 @@ class EventCalls:
         handles: Handles,
         clock: Clock,
         later: Callable[[float, Callable[[], None]], object],
+        record: Callable[[Act], Coroutine[Ask, Any, object]],
         refusals: Refusals | None = None,
     ) -> None:
-        """``later`` calls a function after some seconds."""
+        """``later`` calls a function after some seconds. ``record`` adds an act to the audit."""
+        self._record = record
         self._kept = log
         self._handles = handles
         self._clock = clock
         self._later = later
         self._waits = Shares(MOST_WAITS, "waits", refusals)
-        self.handlers: Handlers = {ListEvents: self._list, ListEventTypes: self._types}
+        self.handlers: Handlers = {
+            ListEvents: self._list,
+            ListEventTypes: self._types,
+            SaveCursor: self._save,
+            MoveCursor: self._move,
+            ListCursors: self._cursors,
+            RemoveCursor: self._remove,
+        }
         self.followers: Followers = {FollowEvents: self._follow}
 
     @property
@@ -252,12 +270,15 @@ class EventCalls:
 
     # ---- filters ----
 
-    def _filter(self, request: ListEvents | FollowEvents, call: Call) -> _Filter:
+    def _filter(self, request: ListEvents | FollowEvents | SaveCursor, call: Call) -> _Filter:
         """Return what a request names and its caller may see. Raises ApiError, UsageError and ForbiddenError."""
         caller, namespace = call.caller, request.namespace
-        if request.everywhere:
-            caller.check_everywhere(Permission.READ)
-            namespace = ANY
+        of_job = subject = None
+        if not isinstance(request, SaveCursor):
+            of_job, subject = request.job, request.subject
+            if request.everywhere:
+                caller.check_everywhere(Permission.READ)
+                namespace = ANY
         given = [request.type] if isinstance(request.type, str) else request.type
         try:
             types = types_of(given or ["*"])
@@ -269,11 +290,11 @@ class EventCalls:
                 caller.check(Permission.ADMIN, namespace or EVERY_NAMESPACE)
                 caller.check_all(Permission.ADMIN, namespace or EVERY_NAMESPACE)
         job = None
-        if request.job is not None:
-            job = self._handles.parse(request.job.encode())
+        if of_job is not None:
+            job = self._handles.parse(of_job.encode())
             if job is None:
-                raise ApiError(Code.INVALID, f"{request.job!r} is no handle of a job", field="job")
-        patterns = None if caller is LOCAL or request.everywhere else caller.functions(Permission.READ, namespace)
+                raise ApiError(Code.INVALID, f"{of_job!r} is no handle of a job", field="job")
+        patterns = None if caller is LOCAL or namespace == ANY else caller.functions(Permission.READ, namespace)
         functions = (request.function,) if request.function is not None else patterns or ()
         query = StoredEvents(
             namespace=namespace,
@@ -281,10 +302,56 @@ class EventCalls:
             function=request.function,
             tag=request.tag,
             job=job,
-            subject=request.subject,
+            subject=subject,
         )
         tags = () if request.tag is None else (request.tag,)
         return _Filter(query, Interest(types, namespace, functions, tags))
+
+    # ---- cursors ----
+
+    async def _save(self, request: SaveCursor, call: Call) -> CursorInfo:
+        filtered = self._filter(request, call)
+        of_namespace = await self._stored(request.namespace)
+        name = _cursor_id(request.namespace, request.name)
+        old = of_namespace.get(name)
+        if old is None and len(of_namespace) >= MOST_CURSORS:
+            raise ApiError(
+                Code.CONFLICT, f"the namespace has {MOST_CURSORS} cursors: remove one that no program uses any more"
+            )
+        if old is None or old.interest != filtered.interest:
+            stored = await self._log.save([StoredInterest(name, filtered.interest)])
+            await self._record(call.act(of=request.name))
+            old = next(one for one in stored.interests if one.id == name)
+        return _cursor_info(old, await self._log.ends())
+
+    async def _move(self, request: MoveCursor, _: Call) -> CursorInfo:
+        stored = await self._stored(request.namespace)
+        name = _cursor_id(request.namespace, request.name)
+        ends = await self._log.ends()
+        number = min(_number(request.to), ends.last)
+        place = await self._log.move(name, number) if name in stored else None
+        if place is None:
+            raise _no_cursor(request.name)
+        return _cursor_info(stored[name]._replace(place=place), ends)
+
+    async def _cursors(self, request: ListCursors, _: Call) -> Page[CursorInfo]:
+        stored = await self._stored(request.namespace)
+        ends = await self._log.ends()
+        return numbered(request, [_cursor_info(one, ends) for one in stored.values()])
+
+    async def _remove(self, request: RemoveCursor, call: Call) -> CursorInfo:
+        stored = await self._stored(request.namespace)
+        name = _cursor_id(request.namespace, request.name)
+        if name not in stored:
+            raise _no_cursor(request.name)
+        await self._log.save([], [name])
+        await self._record(call.act(of=request.name))
+        return _cursor_info(stored[name], await self._log.ends())
+
+    async def _stored(self, namespace: str) -> dict[str, StoredInterest]:
+        """Return the cursors of a namespace by their ids."""
+        stored = await self._log.stored()
+        return {one.id: one for one in stored.interests if one.id.startswith(_cursor_id(namespace, ""))}
 
     # ---- types ----
 
@@ -318,6 +385,29 @@ class _Read(NamedTuple):
     """Up to which number there are no others."""
     has_more: bool
     """Whether there may be events behind the place already."""
+
+
+def _cursor_id(namespace: str, name: str) -> str:
+    """Return the id of the interest of a cursor. Namespaces have no slash."""
+    return f"{CURSOR}{namespace}/{name}"
+
+
+def _cursor_info(stored: StoredInterest, ends: LogEnds) -> CursorInfo:
+    interest = stored.interest
+    return CursorInfo(
+        stored.id.partition("/")[2],
+        str(stored.place),
+        str(ends.last),
+        sorted(interest.types),
+        interest.functions[0] if interest.functions else None,
+        interest.tags[0] if interest.tags else None,
+    )
+
+
+def _no_cursor(name: str) -> ApiError:
+    return ApiError(
+        Code.CURSOR_NOT_FOUND, f"there is no cursor {name!r}: mainspring events cursors list shows those there are"
+    )
 
 
 def _number(after: str) -> int:

@@ -413,7 +413,7 @@ def test_a_reader_whose_events_were_deleted_while_they_were_read_learns_of_it(
                 await stored.cancelled()
             log = stored.built.node.events
             assert log is not None
-            ends = await awaited(log.ends())
+            ends: LogEnds = await awaited(log.ends())
 
             async def earlier() -> LogEnds:
                 return ends
