@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import bombs
 import bulk
+import deadlines
 import listing
 import log_lines
 import machine
@@ -39,6 +40,7 @@ def cells(sqlite: Contestant, memory: Contestant) -> list[Cell]:
         listing.cell("lists", "SQLite", sqlite),
         log_lines.cell("logs", "SQLite", sqlite),
         bulk.cell("bulk-retry", "SQLite", sqlite),
+        deadlines.cell("deadlines", "SQLite", sqlite),
         *bombs.cells("bomb", "SQLite", sqlite),
         *_ceilings(),
     ]

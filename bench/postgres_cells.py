@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import bombs
 import bulk
+import deadlines
 import http_api
 import limits
 import listing
@@ -39,6 +40,7 @@ def cells(fill: Fill, template: str | None = None) -> list[Cell]:
     lists = listing.cell("postgres-lists", "PostgreSQL", mainspring, WithDatabase)
     logs = log_lines.cell("postgres-logs", "PostgreSQL", mainspring, WithDatabase)
     retries = bulk.cell("postgres-bulk-retry", "PostgreSQL", mainspring, WithDatabase)
+    late = deadlines.cell("postgres-deadlines", "PostgreSQL", mainspring, WithDatabase)
     neighbours = bombs.cells("postgres-bomb", "PostgreSQL", mainspring, WithDatabase)
     http = http_api.cells("postgres-http", "PostgreSQL", mainspring, fill, WithDatabase)
     http += pages.cells("postgres-pages", "PostgreSQL", mainspring, fill, WithDatabase, workflows=False)
@@ -48,6 +50,7 @@ def cells(fill: Fill, template: str | None = None) -> list[Cell]:
         lists,
         logs,
         retries,
+        late,
         *neighbours,
         *http,
         *_python(mainspring),
