@@ -178,6 +178,34 @@ def test_an_unclaimed_job_goes_back_to_pending() -> None:
     run(check())
 
 
+def test_the_return_of_an_unclaimed_job_withdraws_no_request_for_another_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(claiming, "CLAIM_TIMEOUT", 10.0)
+
+    async def check() -> None:
+        loop = asyncio.get_running_loop()
+        read_clock, jumps = loop.time, [0.0]
+        monkeypatch.setattr(loop, "time", lambda: read_clock() + sum(jumps))
+        async with fleet() as nodes:
+            node = await beside_master(nodes)
+            claims = node.master.claims
+            assert await node.claim_all(ClaimRequest(b"f", 2), ClaimRequest(b"g", 2)) == [[], []]
+            old = await node.submitted(function=b"f")
+            await eventually(lambda: claims.waiting == 1)
+            jumps.append(8.0)
+            recent = await node.submitted(function=b"g")
+            await eventually(lambda: claims.waiting == 2)
+            jumps.append(4.0)
+            await eventually(lambda: nodes.tasks(paths.PENDING) == [f"f:~{old.id}"])
+            later = await node.submitted(function=b"g")
+            await eventually(lambda: claims.waiting == 2)
+            assert [job.id for job in await node.claim(b"g")] == [recent.id, later.id]
+            assert nodes.tasks(paths.PENDING) == [f"f:~{old.id}"], "the request for its function is withdrawn"
+
+    run(check())
+
+
 def test_an_unclaimed_job_whose_assignment_has_changed_goes_back_to_pending(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claiming, "CLAIM_TIMEOUT", 0.05)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tests.zookeeper.memory import Fate
 
-from mainspring.engines.zookeeper import master_index, paths
+from mainspring.engines.zookeeper import master_index, paths, records
 from mainspring.engines.zookeeper.tree import Create, Write
 from mainspring.errors import StoreUnavailableError
 from mainspring.events import Pending, Settled
@@ -288,6 +288,42 @@ def test_a_job_is_not_run_in_place_of_a_replaced_one_of_its_name() -> None:
             master.master.dispatcher.index.put(stale)  # as if its bucket had not been listed since
             (claimed,) = await until_claimed(master)
             assert (claimed.id, claimed.payload) == (second.id, b"second")
+
+    run(check())
+
+
+def test_a_task_that_was_written_since_it_was_read_is_assigned_as_it_is_now() -> None:
+    """No watch reports the write, because the master watches only the names of the tasks."""
+
+    async def check() -> None:
+        async with fleet() as nodes:
+            master, other = await nodes.master(), await nodes.join("n2")
+            job = await master.submitted(payload=b"before")
+            task = paths.task_name(job.function, job.unique, job.id)
+            job.payload = b"now"
+            now = records.encode_job(job, master.session.handle(job.id))
+            await other.tree.commit([Write(paths.pending(task), now)])
+            (claimed,) = await until_claimed(master)
+            assert (claimed.id, claimed.payload) == (job.id, b"now")
+
+    run(check())
+
+
+def test_a_worker_that_has_ended_gets_no_task_although_its_master_was_not_notified() -> None:
+    async def check() -> None:
+        async with fleet() as nodes:
+            master, node = await nodes.master(), await nodes.join("n2")
+            who = node.session.who
+            assert await node.claim(limit=1) == []
+            dispatcher = master.master.dispatcher
+            assert dispatcher is not None
+            await eventually(lambda: any(request.worker.who == who for request in dispatcher.workers.requests()))
+            master.tree.loses = lambda path: path.startswith(paths.WORKERS)
+            await node.kill()
+            job = await master.submitted()
+            await eventually(lambda: who not in dispatcher.workers.living or nodes.queue(node) != [])
+            assert nodes.queue(node) == []
+            assert [one.id for one in await until_claimed(master)] == [job.id]
 
     run(check())
 
