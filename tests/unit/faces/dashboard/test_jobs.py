@@ -369,3 +369,18 @@ def test_long_bytes_that_are_no_text_are_digits_and_a_cut_within_a_character_is_
 def test_deep_json_does_not_become_a_long_page() -> None:
     shown = as_text(b"[" * 200 + b"1" + b"]" * 200)
     assert (shown.kind, len(shown.text)) == ("JSON", 401)
+
+
+def test_an_overdue_job_is_marked() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            handle = await browser.submit("resize", deadline=1e-6)
+            await browser.submit("mail", deadline=60)
+            rows = {row[3]: row[1] for row in (await browser.open("/jobs")).rows()}
+            assert "overdue since" in rows["resize"]
+            assert rows["mail"] == "○ pending"
+            page = await browser.open(f"/jobs/{handle}")
+            assert "overdue since" in page.main.text
+            assert "Late if not ended by" in page.main.text
+
+    run(test())
