@@ -1,4 +1,4 @@
-"""A node adjusts its clock to the store's."""
+"""A node adjusts its clock to the store's, renews its lease, and recovers ended terms."""
 
 from __future__ import annotations
 
@@ -202,3 +202,27 @@ def test_a_node_whose_lease_has_ended_gives_up_its_jobs_and_begins_a_new_term(
     asyncio.run(main())
     begun = [] if seconds else ["term 2 begins", "[1] are recovered"]
     assert events == ["fenced", "term 1 ends", *begun]
+
+
+def test_the_ended_terms_that_still_hold_jobs_are_recovered_by_their_heirs(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recovered: list[Sequence[int]] = []
+
+    async def beat(own: NodeRow) -> Sequence[NodeRow]:
+        return [own, row(7, own.counter)]
+
+    async def abandoned() -> Sequence[int]:
+        return [1, 5, 9]
+
+    async def main() -> None:
+        monkeypatch.setattr(store, "row", lambda counter: row(3, counter))
+        monkeypatch.setattr(store, "beat", beat)
+        monkeypatch.setattr(store, "abandoned", abandoned)
+        monkeypatch.setattr(store, "recover", recovered.append)
+        lease_manager = LeaseManager(store, store, store.clock, begun, beat=BEAT)
+        await lease_manager.start(Term(3), store.clock.monotonic())
+        await beats(store, lease_manager, BEAT)
+
+    asyncio.run(main())
+    assert recovered == [[1, 9]], "term 7 is the heir of term 5"
