@@ -424,3 +424,65 @@ def test_a_reader_whose_events_were_deleted_while_they_were_read_learns_of_it(
             assert (gone.status, gone.problem) == (410, "events-gone")
 
     run(test())
+
+
+def test_cursors_are_for_callers_with_all_functions(serve: Any) -> None:
+    async def test() -> None:
+        async with serve() as stored:
+            access, send = stored.client.access, stored.client.send
+            access.callers["pay"] = Caller("pay", (Grant(Role.DEVELOPER, functions=("pay*",)),), token="pay")
+            cursors = f"{EVENTS}/cursors"
+            made = await send("PUT", f"{cursors}/c", {"type": ["job.*"]}, token="developer")
+            assert (made.status, made.json["place"]) == (200, made.json["last"])
+            for token in ("pay", "operator"):
+                for method, path, body in (
+                    ("PUT", "/c", {}),
+                    ("POST", "/c/move", {"to": "1"}),
+                    ("DELETE", "/c", None),
+                ):
+                    assert (await send(method, cursors + path, body, token=token)).status == 403, (token, method)
+
+    run(test())
+
+
+def test_a_cursor_keeps_its_place_and_its_events_until_it_is_removed(serve: Any) -> None:
+    async def test() -> None:
+        async with serve() as stored:
+            send, cursors = stored.client.send, f"{EVENTS}/cursors"
+            place = (await send("PUT", f"{cursors}/c", {"type": ["job.*"], "function": "f"})).json["place"]
+            await lapse(stored)
+            handles = [await stored.cancelled() for _ in range(3)]
+            repeated = await send("PUT", f"{cursors}/c", {"type": ["job.*"], "function": "f"})
+            assert repeated.json["place"] == place
+            found = await stored.rows(f"after={place}&type=job.*&function=f")
+            assert [one["job"] for one in found] == handles
+            for to, at in ((found[1]["id"], found[1]["id"]), (found[0]["id"], found[1]["id"])):
+                moved = await send("POST", f"{cursors}/c/move", {"to": to})
+                assert moved.json["place"] == at, "a cursor never moves back"
+            (listed,) = await stored.rows("", cursors)
+            assert (listed["name"], listed["place"], listed["function"]) == ("c", found[1]["id"], "f")
+            assert await stored.rows("", "/api/v1/namespaces/team/events/cursors") == []
+            wider = await send("PUT", f"{cursors}/c", {"type": ["job.*"]})
+            assert (wider.json["place"], wider.json["function"]) == (found[1]["id"], None)
+            assert (await send("DELETE", f"{cursors}/c")).status == 200
+            for method, path in (("DELETE", "/c"), ("POST", "/c/move")):
+                missing = await send(method, cursors + path, {"to": "1"} if method == "POST" else None)
+                assert (missing.status, missing.problem) == (404, "cursor-not-found")
+            assert (await send("PUT", f"{cursors}/a%2Fb", {})).status == 422
+            acts = (await stored.client.get(f"{N}/audit")).json["items"]
+            named = [one["what"] for one in acts if one["what"].startswith("events.")]
+            assert named == ["events.remove_cursor", "events.save_cursor", "events.save_cursor"]
+
+    run(test())
+
+
+def test_a_namespace_has_a_limit_of_cursors(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        monkeypatch.setattr("mainspring.api.handlers.events.MOST_CURSORS", 1)
+        async with serve() as stored:
+            send, cursors = stored.client.send, f"{EVENTS}/cursors"
+            assert (await send("PUT", f"{cursors}/a", {})).status == 200
+            assert (await send("PUT", f"{cursors}/b", {})).status == 409
+            assert (await send("PUT", "/api/v1/namespaces/team/events/cursors/b", {})).status == 200
+
+    run(test())
