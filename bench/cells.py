@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import bombs
 import bulk
 import deadlines
+import event_stream
 import listing
 import log_lines
 import machine
@@ -39,6 +40,7 @@ def cells(sqlite: Contestant, memory: Contestant) -> list[Cell]:
         *_large_queues(sqlite),
         listing.cell("lists", "SQLite", sqlite),
         log_lines.cell("logs", "SQLite", sqlite),
+        event_stream.cell("events-stream", "SQLite", sqlite),
         bulk.cell("bulk-retry", "SQLite", sqlite),
         deadlines.cell("deadlines", "SQLite", sqlite),
         *bombs.cells("bomb", "SQLite", sqlite),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import bombs
 import bulk
 import deadlines
+import event_stream
 import http_api
 import limits
 import listing
@@ -39,6 +40,7 @@ def cells(fill: Fill, template: str | None = None) -> list[Cell]:
     mainspring = postgres.mainspring(template)
     lists = listing.cell("postgres-lists", "PostgreSQL", mainspring, WithDatabase)
     logs = log_lines.cell("postgres-logs", "PostgreSQL", mainspring, WithDatabase)
+    stream = event_stream.cell("postgres-events-stream", "PostgreSQL", mainspring, WithDatabase)
     retries = bulk.cell("postgres-bulk-retry", "PostgreSQL", mainspring, WithDatabase)
     late = deadlines.cell("postgres-deadlines", "PostgreSQL", mainspring, WithDatabase)
     neighbours = bombs.cells("postgres-bomb", "PostgreSQL", mainspring, WithDatabase)
@@ -49,6 +51,7 @@ def cells(fill: Fill, template: str | None = None) -> list[Cell]:
         *_gearman(mainspring),
         lists,
         logs,
+        stream,
         retries,
         late,
         *neighbours,

@@ -91,7 +91,7 @@ def test_a_stream_goes_on_at_another_node_with_the_events_that_came_meanwhile(
             assert time.monotonic() < deadline, "the other node records events that a reader at this node wants"
             done(worker, app)
         handles = []
-        seen = []
+        seen: list[str] = []
         for number in range(30):
             handles.append(done(worker, app))
             if number == 15:

@@ -85,6 +85,7 @@ def test_an_event_whose_loop_body_fails_comes_once_more() -> None:
 
     with pytest.raises(RuntimeError):
         read()
+    failed(-3)
     for event in events:
         seen.append(event.id)
         break

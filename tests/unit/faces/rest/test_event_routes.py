@@ -432,8 +432,8 @@ def test_cursors_are_for_callers_with_all_functions(serve: Any) -> None:
             access, send = stored.client.access, stored.client.send
             access.callers["pay"] = Caller("pay", (Grant(Role.DEVELOPER, functions=("pay*",)),), token="pay")
             cursors = f"{EVENTS}/cursors"
-            made = await send("PUT", f"{cursors}/c", {"type": ["job.*"]}, token="developer")
-            assert (made.status, made.json["place"]) == (200, made.json["last"])
+            saved = await send("PUT", f"{cursors}/c", {"type": ["job.*"]}, token="developer")
+            assert (saved.status, saved.json["place"]) == (200, saved.json["last"])
             for token in ("pay", "operator"):
                 for method, path, body in (
                     ("PUT", "/c", {}),
