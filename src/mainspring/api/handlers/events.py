@@ -6,6 +6,7 @@ missing: never does it miss one silently.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -62,8 +63,10 @@ RENEW_INTERVAL: Final = 120.0
 """Seconds after which a stream says again that its events are wanted, and where it is."""
 ROOM_INTERVAL: Final = 0.5
 """Seconds after which a stream looks again whether its client has read enough."""
-STREAM_ROWS: Final = 200
+STREAM_ROWS: Final = 500
 """Events of one read of a stream."""
+MOST_ABOUT: Final = 1000
+"""Types and functions for which a stream keeps whether its caller sees their events."""
 MOST_CURSORS: Final = 100
 """Cursors of a namespace: events are recorded for each of them."""
 MOST_WAITS: Final = 1000
@@ -80,19 +83,23 @@ _LEFT_OUT: Final[dict[str, dict[str, Any]]] = {
 def data_of(event: Event, handles: Handles) -> dict[str, Any]:
     """Return the fields of an event as answers have them."""
     found: dict[str, Any] = {}
-    for name, value in {**_LEFT_OUT.get(event.type, {}), **event.fields}.items():
-        form = form_of(name)
-        if form is Form.DURATION:
-            shown: Any = value / MICROSECONDS
+    if left_out := _LEFT_OUT.get(event.type):
+        found |= left_out
+    for name, value in event.fields.items():
+        form = _form(name)
+        if form is Form.PLAIN:
+            found[name] = value
+        elif form is Form.DURATION:
+            found[shown_name(name)] = value / MICROSECONDS
         elif form is Form.TIME:
-            shown = rfc3339(value)
-        elif form is Form.RUN:
-            root = event.job if name == "run" and event.type in RUN_TYPES else value
-            shown = run_handle(handles.of(root).decode(), value)
+            found[shown_name(name)] = rfc3339(value)
         else:
-            shown = value
-        found[shown_name(name)] = shown
+            root = event.job if name == "run" and event.type in RUN_TYPES else value
+            found[name] = run_handle(handles.of(root).decode(), value)
     return found
+
+
+_form: Final = cache(form_of)  # the names of fields are few
 
 
 def info_of(event: Event, handles: Handles) -> EventInfo:
@@ -245,6 +252,7 @@ class EventCalls:
         log, query = self._log, replace(filtered.query, limit=STREAM_ROWS, bytes=PAGE.most)
         renewed = self._clock.monotonic()
         shown = place
+        sees: dict[tuple[str, str, str], bool] = {}
         while True:
             if self._clock.monotonic() - renewed >= RENEW_INTERVAL:
                 await log.want(filtered.interest)
@@ -260,7 +268,12 @@ class EventCalls:
                 continue
             place = read.place
             for event in read.events:
-                if _may_see(call.caller, event):
+                about = event.type, event.namespace, event.function
+                if about not in sees:
+                    if len(sees) >= MOST_ABOUT:
+                        sees.clear()
+                    sees[about] = _may_see(call.caller, event)
+                if sees[about]:
                     shown = event.number
                     feed.append("event", info_of(event, self._handles), str(event.number))
             while not feed.has_room:
