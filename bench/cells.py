@@ -8,6 +8,7 @@ import bombs
 import bulk
 import deadlines
 import event_stream
+import listeners
 import listing
 import log_lines
 import machine
@@ -43,6 +44,7 @@ def cells(sqlite: Contestant, memory: Contestant) -> list[Cell]:
         event_stream.cell("events-stream", "SQLite", sqlite),
         bulk.cell("bulk-retry", "SQLite", sqlite),
         deadlines.cell("deadlines", "SQLite", sqlite),
+        *listeners.cells("", "SQLite", sqlite),
         *bombs.cells("bomb", "SQLite", sqlite),
         *_ceilings(),
     ]

@@ -11,6 +11,7 @@ import deadlines
 import event_stream
 import http_api
 import limits
+import listeners
 import listing
 import log_lines
 import machine
@@ -41,6 +42,7 @@ def cells(fill: Fill, template: str | None = None) -> list[Cell]:
     lists = listing.cell("postgres-lists", "PostgreSQL", mainspring, WithDatabase)
     logs = log_lines.cell("postgres-logs", "PostgreSQL", mainspring, WithDatabase)
     stream = event_stream.cell("postgres-events-stream", "PostgreSQL", mainspring, WithDatabase)
+    events = listeners.cells("postgres-", "PostgreSQL", mainspring, WithDatabase)
     retries = bulk.cell("postgres-bulk-retry", "PostgreSQL", mainspring, WithDatabase)
     late = deadlines.cell("postgres-deadlines", "PostgreSQL", mainspring, WithDatabase)
     neighbours = bombs.cells("postgres-bomb", "PostgreSQL", mainspring, WithDatabase)
@@ -52,6 +54,7 @@ def cells(fill: Fill, template: str | None = None) -> list[Cell]:
         lists,
         logs,
         stream,
+        *events,
         retries,
         late,
         *neighbours,

@@ -75,7 +75,7 @@ from mainspring.server.settings import TcpAddress
 from mainspring.storage.agenda import FETCH_TIMES, FetchTimes
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads, SetAside
-from mainspring.subscriptions.service import Deliverer
+from mainspring.subscriptions.service import Deliverer, Timer
 from mainspring.version import version
 from mainspring.wire.gearman_protocol import MAX_BODY
 from mainspring.workflows.service import RootRuns, WorkflowService
@@ -308,6 +308,7 @@ async def open_node(
             payloads(handles),
             first=None if fleet is None else fleet.first_in_line,
             paused=lambda: service.dispatch.paused,
+            timer=Timer(loop.time, loop.call_later),
         )
         events.subscribe_own(deliverer.look)
         events.subscribe_changes(deliverer.changed)

@@ -6,7 +6,7 @@ ended are delivered as well. Two nodes that deliver the same events do so once: 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
@@ -44,17 +44,27 @@ RELOAD_INTERVAL: Final = 10.0
 ADVANCE_INTERVAL: Final = 60.0
 """Seconds after which it is stored that a subscription has wanted none of the events since."""
 REPAIR_INTERVAL: Final = 60.0
+PAUSE: Final = 0.02
+"""Seconds from the begin of one look to that of the next one: each group of a busy node may have events."""
 PORTION: Final = 500
 """Events that are read at a time."""
 DELIVERIES_KEY: Final = "deliveries"
 """The name by which one node is the first that looks at all events."""
 
 
+class Timer(NamedTuple):
+    """The time of the node's loop."""
+
+    now: Callable[[], float]
+    later: Callable[[float, Callable[[], None]], object]
+    """Calls a function after some seconds."""
+
+
 class Deliverer:
     """The deliveries of a node, which calls ``tick`` several times a second.
 
     ``payload_of`` returns the payload of a delivery. On a shared store ``first`` returns whether this node is the first in line
-    for a name. ``paused`` returns whether nothing may be written.
+    for a name. ``paused`` returns whether nothing may be written. Without a ``timer``, looks have no pauses in between.
     """
 
     def __init__(
@@ -67,6 +77,7 @@ class Deliverer:
         *,
         first: Callable[[str], bool] | None,
         paused: Callable[[], bool],
+        timer: Timer | None = None,
     ) -> None:
         self._commits = commits
         self._reads = reads
@@ -75,6 +86,9 @@ class Deliverer:
         self._payload_of = payload_of
         self._first = first or (lambda _: True)
         self._paused = paused
+        self._timer = timer
+        self._pauses_until = 0.0
+        self._is_pausing = False
         self._stored: dict[str, Subscribed] = {}
         self._seen: dict[str, int] = {}
         """The number up to which each subscription's events were read here; it may be above the stored one."""
@@ -140,8 +154,8 @@ class Deliverer:
 
     @property
     def is_busy(self) -> bool:
-        """Whether events of this node are read, or become deliveries."""
-        return self._is_busy
+        """Whether events of this node are read, or become deliveries, or will be in a moment."""
+        return self._is_busy or self._is_pausing
 
     def tick(self) -> None:
         """Do the work that is due."""
@@ -184,7 +198,22 @@ class Deliverer:
         """Deliver the events that are new."""
         if self._is_busy:
             self._is_due = True
-        elif self._active() and not self._paused():
+        elif self._is_pausing:
+            pass
+        elif self._timer is not None and (now := self._timer.now()) < self._pauses_until:
+            self._is_pausing = True
+            self._timer.later(self._pauses_until - now, self._resume)
+        else:
+            self._begin()
+
+    def _resume(self) -> None:
+        self._is_pausing = False
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._timer is not None:
+            self._pauses_until = self._timer.now() + PAUSE
+        if self._active() and not self._paused():
             self._is_busy, self._is_due = True, False
             self._reads.ask(ShowLogEnds(), self._ends_read, self._failed)
 
