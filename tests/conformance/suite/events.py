@@ -17,6 +17,7 @@ from mainspring.event_log.store import (
     AllInterests,
     Event,
     ListEvents,
+    MoveCursor,
     NumberEvents,
     SaveInterests,
     ShowInterests,
@@ -80,6 +81,11 @@ def failed(job: Job, *, retry: bool = False) -> Settlement:
     return settlement
 
 
+def read_since(interests: AllInterests) -> dict[str, int]:
+    """Return the number from which on each interest is complete."""
+    return {one.id: one.since for one in interests.interests}
+
+
 class EventSuite(StoreFixtures):
     """The contract of ``mainspring.event_log.store``."""
 
@@ -135,6 +141,41 @@ class EventSuite(StoreFixtures):
             ("default", "f", big.id),
         ]
         assert [*found[1].fields["tags"]] == ["big", "new", "red"]
+
+    def test_a_reader_begins_at_a_number_that_no_event_has(self, store: Store) -> None:
+        want(store, name="webhook")
+        first = want(store, name="reader:a", until_us=NOW + 10)
+        assert read_since(first) == {"webhook": 1, "reader:a": 1}
+        assert store.read(ShowLogEnds()).last == 1
+        store.end(store.leased())
+        (event,) = numbered(store)
+        assert event.number == 2
+        renewed = want(store, name="reader:a", until_us=NOW + 20)
+        assert read_since(renewed) == read_since(first)
+        (after,) = store.group(SaveInterests(now_us=NOW + 20))
+        assert [one.id for one in after.interests] == ["webhook"]
+        anew = want(store, name="reader:a", until_us=NOW + 30)
+        assert read_since(anew) == {"webhook": 1, "reader:a": 3}
+        store.end(store.leased())
+        assert [one.number for one in numbered(store)] == [2, 4]
+        wider = want(store, "job.failed", name="reader:a", until_us=NOW + 30)
+        assert read_since(wider)["reader:a"] == 5
+        assert store.read(ShowLogEnds()).last == 5
+        store.reopen()
+        assert read_since(store.read(ShowInterests())) == read_since(wider)
+
+    def test_a_cursor_keeps_its_place_and_moves_forward_alone(self, store: Store) -> None:
+        want(store, "job.*", name="cursor:default/c")
+        for _ in range(3):
+            store.end(store.leased())
+        numbers = [one.number for one in numbered(store)]
+        place = store.read(ShowInterests()).interests[0].place
+        assert place == numbers[0] - 1
+        moved = store.group(MoveCursor("cursor:default/c", numbers[1]), MoveCursor("cursor:default/x", 1))
+        assert moved == [numbers[1], None]
+        assert store.group(MoveCursor("cursor:default/c", numbers[0])) == [numbers[1]]
+        (changed,) = want(store, "job.failed", name="cursor:default/c").interests
+        assert (changed.place, changed.since) == (numbers[1], numbers[-1] + 1)
 
     def test_a_saved_interest_replaces_that_of_its_id(self, store: Store) -> None:
         want(store, "job.*")

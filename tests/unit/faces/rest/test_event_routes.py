@@ -15,10 +15,12 @@ from mainspring.api.events import shown_fields
 from mainspring.api.submitting import Submit
 from mainspring.callbacks import awaited
 from mainspring.client.event import EventData
+from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.event_log.interests import Interest
 from mainspring.event_log.service import MOST_FILTERS
 from mainspring.event_log.store import SaveInterests, StoredInterest, SweepEvents
 from mainspring.event_log.types import TYPES, types_of
+from mainspring.features import Feature
 
 from .a_server import whole_node
 from .test_streams import Reader
@@ -484,5 +486,34 @@ def test_a_namespace_has_a_limit_of_cursors(serve: Any, monkeypatch: pytest.Monk
             assert (await send("PUT", f"{cursors}/a", {})).status == 200
             assert (await send("PUT", f"{cursors}/b", {})).status == 409
             assert (await send("PUT", "/api/v1/namespaces/team/events/cursors/b", {})).status == 200
+
+    run(test())
+
+
+def test_a_store_without_events_refuses_them_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        monkeypatch.setattr(MemoryEngine, "lacks", frozenset({Feature.EVENTS}))
+        async with whole_node() as (client, _):
+            for path in (EVENTS, STREAM, f"{EVENTS}/cursors"):
+                refused = await client.get(path)
+                assert (refused.status, refused.problem) == (422, "unsupported")
+                assert refused.json["detail"] == Feature.EVENTS.refusal
+            assert (await client.send("PUT", f"{EVENTS}/cursors/c", {})).status == 422
+            assert (await client.get("/api/v1/event-types")).status == 200
+
+    run(test())
+
+
+def test_a_stream_ends_with_its_token_and_takes_a_place(serve: Any) -> None:
+    async def test() -> None:
+        async with serve() as stored:
+            async with Stream(stored, token="viewer") as stream:
+                await stream.next()
+                assert len(stored.client.streams) == 1
+                stored.client.access.revoke("viewer")
+                await stream.reader.task
+            assert len(stored.client.streams) == 0
+            refused = await stored.client.get(STREAM, token="viewer")
+            assert refused.status == 401
 
     run(test())
