@@ -84,6 +84,7 @@ class Code(StrEnum):
     WORKFLOW_NOT_FOUND = "workflow_not_found", Kind.NOT_FOUND, 404, "There is no such workflow"
     """No worker has registered the workflow, or its version."""
     LISTENER_NOT_FOUND = "listener_not_found", Kind.NOT_FOUND, 404, "There is no such listener"
+    WEBHOOK_NOT_FOUND = "webhook_not_found", Kind.NOT_FOUND, 404, "There is no such webhook"
     TOKEN_NOT_FOUND = "token_not_found", Kind.NOT_FOUND, 404, "There is no such token"
     CURSOR_NOT_FOUND = "cursor_not_found", Kind.NOT_FOUND, 404, "There is no such cursor"
     EVENTS_GONE = "events_gone", Kind.NOT_FOUND, 410, "Events behind the place are not kept"

@@ -254,6 +254,7 @@ COMMANDS = {
     "functions": ("functions:functions", JOBS_GROUP, "List, limit, pause and resume functions."),
     "events": ("events:events", JOBS_GROUP, "List and follow what happens to jobs, runs and schedules."),
     "listeners": ("listeners:listeners", JOBS_GROUP, "List, pause, resume and remove listeners."),
+    "webhooks": ("webhooks:webhooks", JOBS_GROUP, "Add, list, change, pause, test and remove webhooks."),
     "status": ("nodes:status", STORES_GROUP, "Show a server's store, connections and jobs."),
     "nodes": ("nodes:nodes", STORES_GROUP, "List and drain the nodes that share a store, and remove dead ones."),
     "workers": ("nodes:workers", STORES_GROUP, "List, drain and stop connected workers."),
@@ -314,6 +315,9 @@ SUBCOMMANDS = {
     "events": ("list", "follow", "types"),
     "nodes": ("list", "show", "drain", "remove"),
     "listeners": ("list", "show", "pause", "resume", "remove"),
+    "webhooks": (
+        *("list", "show", "add", "edit", "pause", "resume", "test", "redeliver", "deliveries", "rotate", "remove"),
+    ),
     "functions": ("list", "show", "limit", "pause", "resume", "acknowledge", "series", "errors"),
     "workers": ("list", "show", "drain", "stop"),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 - cyclopts reads the annotations
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 from cyclopts import Parameter
 
@@ -51,6 +52,7 @@ from mainspring.server.settings import (
     ListenSettings,
     ServerSettings,
     TlsSettings,
+    WebhookSettings,
     default_node_name,
     parse_gearman_addresses,
     parse_store,
@@ -125,6 +127,61 @@ class AccessOptions:
 
 
 DEFAULT_ACCESS: Final = AccessOptions()
+
+WEBHOOKS_GROUP = OptionGroup("Webhooks", sort_key=4.7)
+
+
+def base_url(text: str) -> str:
+    """Return the address of a node's pages, without a slash at its end. Raises SettingsError."""
+    parts = urlsplit(text)
+    if (
+        parts.scheme not in {"http", "https"}
+        or not parts.hostname
+        or parts.query
+        or parts.fragment
+        or "@" in parts.netloc
+    ):
+        raise SettingsError(f"{text!r} is not the address of pages: write it as in https://jobs.example.com/mainspring")
+    return text.rstrip("/")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookOptions:
+    """The options of `serve` and `run` about webhooks."""
+
+    webhook_allow: Annotated[
+        tuple[Any, ...],
+        WEBHOOKS_GROUP.several(
+            "--webhook-allow",
+            "Networks to which webhooks may be sent although their addresses are not public, several with commas. Addresses"
+            " at which clouds give credentials have to be named one by one. Set the same on all nodes.",
+            parse_networks,
+            metavar="CIDR",
+        ),
+    ] = ()
+    webhook_url: Annotated[
+        str,
+        WEBHOOKS_GROUP.option(
+            "--webhook-url",
+            "The address under which people see the pages, for links in messages and the source of CloudEvents.",
+            metavar="URL",
+            converter=reading(base_url),
+            n_tokens=1,
+            show_default=False,
+        ),
+    ] = ""
+    no_webhooks: Annotated[
+        bool,
+        WEBHOOKS_GROUP.flag("--no-webhooks", "Send no webhooks from this node; other nodes of its store do."),
+    ] = False
+
+    def settings(self) -> WebhookSettings:
+        """Return the settings for webhooks."""
+        return WebhookSettings(sends=not self.no_webhooks, allow=self.webhook_allow, url=self.webhook_url)
+
+
+DEFAULT_WEBHOOKS: Final = WebhookOptions()
 
 ARGUMENTS_GROUP = OptionGroup("Arguments of jobs", sort_key=4.5)
 
@@ -404,6 +461,7 @@ class NodeOptions:
     ] = 1_000_000
     remembering: RememberingOptions = DEFAULT_REMEMBERING
     workflows: RunLimitOptions = DEFAULT_RUN_LIMITS
+    webhooks: WebhookOptions = DEFAULT_WEBHOOKS
     job_retries: Annotated[
         int | None,
         JOBS_GROUP.option(
@@ -482,6 +540,7 @@ class NodeOptions:
                 schedules=not self.no_schedules,
             ),
             workflows=self.workflows.settings(),
+            webhooks=self.webhooks.settings(),
             log=self.process.log(),
             process=self.process.process(grace),
         )

@@ -29,6 +29,7 @@ class Subject(StrEnum):
     WORKER = "worker"
     NODE = "node"
     OPERATION = "operation"
+    WEBHOOK = "webhook"
     OBJECT = "object"
     """Anything that somebody has acted on."""
 
@@ -140,6 +141,13 @@ class MemberFields(Fields):
     why: Annotated[str, about("Why it counts as lost.")] = ""
 
 
+class WebhookFields(Fields):
+    """Of an event about a webhook."""
+
+    reason: Annotated[str, about("Why it was paused.")] = ""
+    by: Annotated[str, about("The name of the caller; empty if its own deliveries have paused it.")] = ""
+
+
 class ActFields(Fields):
     """Of an act of an operator, as the audit has it."""
 
@@ -187,6 +195,8 @@ WORKER_LOST: Final = "worker.lost"
 NODE_JOINED: Final = "node.joined"
 NODE_DEAD: Final = "node.dead"
 OPERATION_ENDED: Final = "operation.ended"
+WEBHOOK_PAUSED: Final = "webhook.paused"
+WEBHOOK_RESUMED: Final = "webhook.resumed"
 ACTED: Final = "operator.acted"
 
 TYPES: Final = {
@@ -261,6 +271,13 @@ TYPES: Final = {
             "The term of a node has ended without its goodbye; its jobs go to others.",
         ),
         EventType(OPERATION_ENDED, Subject.OPERATION, OperationFields, "An operation on many jobs has ended."),
+        EventType(
+            WEBHOOK_PAUSED,
+            Subject.WEBHOOK,
+            WebhookFields,
+            "A webhook was paused: by a caller, or because its receiver is gone or has failed too often.",
+        ),
+        EventType(WEBHOOK_RESUMED, Subject.WEBHOOK, WebhookFields, "A paused webhook goes on."),
         EventType(ACTED, Subject.OBJECT, ActFields, "A caller has done something that the audit records."),
     )
 }

@@ -33,6 +33,8 @@ from mainspring.api.handlers.registry import Api
 from mainspring.api.handlers.samples import LiveStreams, VersionStreams
 from mainspring.api.handlers.schedules import ScheduleCalls
 from mainspring.api.handlers.submitting import SubmitCalls
+from mainspring.api.handlers.webhooks import WebhookCalls
+from mainspring.api.handlers.webhooks import payloads as webhook_payloads
 from mainspring.api.handlers.workflows import VersionCalls, WorkflowCalls
 from mainspring.api.namespaces import StoreState
 from mainspring.bulk.service import BulkNode, BulkService
@@ -75,8 +77,12 @@ from mainspring.server.settings import TcpAddress
 from mainspring.storage.agenda import FETCH_TIMES, FetchTimes
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads, SetAside
+from mainspring.subscriptions.model import Target
 from mainspring.subscriptions.service import Deliverer, Timer
+from mainspring.subscriptions.webhooks import WebhookWorkers
 from mainspring.version import version
+from mainspring.webhooks.sending import Sender, default_context
+from mainspring.webhooks.targets import Policy
 from mainspring.wire.gearman_protocol import MAX_BODY
 from mainspring.workflows.service import RootRuns, WorkflowService
 
@@ -298,20 +304,33 @@ async def open_node(
             root_of=(lambda run: run) if runs is None else runs.cache.root_of,
             type_of=(lambda _: None) if runs is None else runs.cache.type_of,
         )
-    deliverer = None
+    deliverer = webhook_workers = None
     if events is not None:
+        hooks = settings.webhooks
+        payload_makers = {Target.LISTENER: payloads(handles), Target.WEBHOOK: webhook_payloads(handles, hooks.url)}
         deliverer = Deliverer(
             commits,
             reads,
             job_clock,
             events,
-            payloads(handles),
+            lambda event, of: payload_makers[of.target](event, of),
             first=None if fleet is None else fleet.first_in_line,
             paused=lambda: service.dispatch.paused,
             timer=Timer(loop.time, loop.call_later),
         )
         events.subscribe_own(deliverer.look)
         events.subscribe_changes(deliverer.changed)
+        policy = Policy(hooks.allow)
+        webhook_workers = WebhookWorkers(
+            deliverer,
+            service,
+            job_clock,
+            Sender(policy),
+            policy=policy,
+            source=hooks.url,
+            sends=hooks.sends,
+            warm=default_context,
+        )
     opened = await engine.open(settings.name, loop.call_soon_threadsafe, service.lifecycle)
     handles.use_names(opened.nodes)
     service.begin(opened.term)
@@ -389,6 +408,7 @@ async def open_node(
         FireCalls(schedules, reads, handles, job_clock).handlers,
         schedule_calls.handlers,
         ListenerCalls(deliverer, reads, schedules.deploy).handlers,
+        WebhookCalls(deliverer, webhook_workers, service, reads, access.record, bulk).handlers,
         nodes,
         refused=access.refused if Feature.ACCESS not in lacks else lambda _: None,
         enter=service.namespace_gate.enter,
@@ -484,6 +504,7 @@ async def open_node(
         bulk=bulk,
         events=events,
         deliverer=deliverer,
+        webhooks=webhook_workers,
         fleet=fleet,
         shutdown=shutdown,
         ticks=ticks,

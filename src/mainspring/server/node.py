@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from mainspring.storage.engine import Engine
     from mainspring.storage.reads import Reads
     from mainspring.subscriptions.service import Deliverer
+    from mainspring.subscriptions.webhooks import WebhookWorkers
     from mainspring.workflows.service import WorkflowService
 
 
@@ -244,6 +245,7 @@ class Node:
         bulk: BulkService | None,
         events: EventLog | None,
         deliverer: Deliverer | None,
+        webhooks: WebhookWorkers | None,
         fleet: Fleet | None,
         shutdown: Shutdown,
         ticks: Ticks,
@@ -265,6 +267,7 @@ class Node:
         self._bulk = bulk
         self.events = events
         self.deliverer = deliverer
+        self._webhooks = webhooks
         self.fleet = fleet
         self.shutdown = shutdown
         self.ticks = ticks
@@ -348,6 +351,8 @@ class Node:
             self.events.tick()
         if self.deliverer is not None:
             self.deliverer.tick()
+        if self._webhooks is not None:
+            self._webhooks.tick()
         return self.service.tick()
 
     def _check(self) -> None:
@@ -428,6 +433,8 @@ class Node:
     async def close(self) -> None:
         """Close all connections and the store."""
         self.ticks.stop()
+        if self._webhooks is not None:
+            await self._webhooks.close()
         self.face.close()
         self.commits.close()
         self._reads.close()

@@ -12,6 +12,7 @@ import ipaddress
 import re
 import socket
 from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import quote, urlsplit
@@ -402,6 +403,20 @@ class WorkflowSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class WebhookSettings:
+    """Settings for webhooks."""
+
+    sends: bool = True
+    """Whether this node sends them."""
+
+    allow: tuple[IPv4Network | IPv6Network, ...] = ()
+    """Networks to which they may be sent although their addresses are not public."""
+
+    url: str = ""
+    """The address of the pages, without a slash at its end, for links in messages; empty: messages have none."""
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessSettings:
     """Settings of the operating system's process."""
 
@@ -465,6 +480,7 @@ class ServerSettings:
     keepalive: KeepaliveSettings = KeepaliveSettings()
     jobs: JobSettings = JobSettings()
     workflows: WorkflowSettings = WorkflowSettings()
+    webhooks: WebhookSettings = WebhookSettings()
     fleet: FleetSettings = FleetSettings()
     log: LogSettings = LogSettings()  # noqa: RUF009 - it is frozen
     process: ProcessSettings = ProcessSettings()

@@ -58,6 +58,8 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     details: bytes = b""
     """Further data of its kind, encoded by it."""
     created_us: int = 0
+    begun: int = 0
+    """The highest number of an event when it was added: that event and earlier ones are not for it."""
 
     @property
     def id(self) -> str:

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
+from mainspring.callbacks import shielded
 from mainspring.clock import to_us
+from mainspring.errors import NotFoundError
 from mainspring.event_log.store import ListEvents, ShowLogEnds
 from mainspring.subscriptions.model import MOST_DEPTH, Delivery
 from mainspring.subscriptions.store import (
     Deliver,
     ListSubscriptions,
     Portion,
+    Redeliver,
     RemoveSubscription,
     RepairDeliveries,
     SaveSubscription,
@@ -48,6 +51,8 @@ PAUSE: Final = 0.02
 """Seconds from the begin of one look to that of the next one: each group of a busy node may have events."""
 PORTION: Final = 500
 """Events that are read at a time."""
+MOST_REDELIVERED: Final = 10_000
+"""Events that one request delivers once more."""
 DELIVERIES_KEY: Final = "deliveries"
 """The name by which one node is the first that looks at all events."""
 
@@ -58,6 +63,15 @@ class Timer(NamedTuple):
     now: Callable[[], float]
     later: Callable[[float, Callable[[], None]], object]
     """Calls a function after some seconds."""
+
+
+class Redelivered(NamedTuple):
+    """The outcome for a stretch of events."""
+
+    number: int
+    """The events that are delivered once more."""
+    next: int | None
+    """The number of the event with which to go on; None: all had their turn."""
 
 
 class Deliverer:
@@ -133,6 +147,35 @@ class Deliverer:
         found = await self._reads.read(ListSubscriptions())
         self._use(found)
         return found
+
+    @shielded
+    async def redeliver(self, id: str, first: int, last: int, act: Act | None = None) -> Redelivered:  # noqa: A002
+        """Make jobs again of the events from ``first`` to ``last`` that a subscription had, `MOST_REDELIVERED` at a time.
+
+        Each keeps its number. Raises NotFoundError for an unknown subscription, and StoreError.
+        """
+        stored = {one.subscription.id: one for one in await self.all()}.get(id)
+        if stored is None:
+            raise NotFoundError(f"there is no {id}")
+        subscription = stored.subscription
+        last = min(last, max(stored.number, self.seen(id)))
+        place, number = max(first - 1, subscription.begun), 0
+        while place < last and number < MOST_REDELIVERED:
+            query = ListEvents(after=place, limit=PORTION, types=subscription.interest.types)
+            page: Page[Event] = await self._reads.read(query)
+            found = [event for event in page.items if event.number <= last]
+            deliveries = [
+                delivery
+                for event in found
+                if subscription.includes(event) and (delivery := self._delivery(event, subscription)) is not None
+            ]
+            if deliveries:
+                operation = Redeliver(id, deliveries, self._now_us())
+                operation.act, act = act, None
+                number += await self._commits.committed(operation)
+            is_end = page.next is None or len(found) < len(page.items)
+            place = last if is_end else int(page.next or 0)
+        return Redelivered(number, place + 1 if place < last else None)
 
     def find(self, id: str) -> Subscribed | None:  # noqa: A002 - as in the operation
         """Return a subscription as this node knows it; None if it knows none."""
@@ -240,9 +283,9 @@ class Deliverer:
             return
         types = frozenset[str]().union(*(one.subscription.interest.types for one in active))
         query = ListEvents(after=start, limit=PORTION, types=types)
-        self._reads.ask(query, lambda page: self._read(start, ends.last, page), self._failed)
+        self._reads.ask(query, lambda page: self._read(query, start, ends.last, page), self._failed)
 
-    def _read(self, start: int, last: int, page: Page[Event]) -> None:
+    def _read(self, query: ListEvents, start: int, last: int, page: Page[Event]) -> None:
         # A page that has an end has looked at all events that there were; more may have come since the ends were read.
         to = max(last, start) if page.next is None else int(page.next)
         if page.items:
@@ -251,7 +294,10 @@ class Deliverer:
         for one in self._active():
             name = one.subscription.id
             seen = self._seen.get(name, 0)
-            if seen < to:
+            if seen < start or not one.subscription.interest.types <= (query.types or frozenset()):
+                # It was resumed, added or changed after the page was asked for, which may lack events of it.
+                self._is_due = True
+            elif seen < to:
                 deliveries[name] = [
                     delivery
                     for event in page.items

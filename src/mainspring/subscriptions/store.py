@@ -65,6 +65,22 @@ class Deliver(Operation):
         self.size = sum(len(one.payload) + 200 for one in deliveries)
 
 
+class Redeliver(Acting):
+    """Make jobs once more of events that a subscription had. Events that are still on their way are left out.
+
+    Outcome: how many there are, those included that wait for others about the same job.
+    """
+
+    phase = Phase.SLICES
+    id: str
+    deliveries: Sequence[Delivery]
+    now_us: int
+
+    def __post_init__(self) -> None:
+        self.rows = 1 + len(self.deliveries)
+        self.size = sum(len(one.payload) + 200 for one in self.deliveries)
+
+
 class RepairDeliveries(Operation):
     """End deliveries whose jobs have ended without a notice, at a node of an earlier version. Outcome: how many there were."""
 
@@ -105,7 +121,7 @@ class SubscriptionTables(SliceTransaction, Protocol):
         """Return those subscriptions and subjects that have a delivery."""
 
     async def add(self, deliveries: Sequence[Delivery]) -> None:
-        """Write deliveries."""
+        """Write deliveries, but for those that there are."""
 
     async def end(self, subscription: str, subject: int, number: int) -> bool:
         """Delete a delivery; return whether there was one."""

@@ -6,13 +6,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from mainspring.event_log.interests import NewEvent
+from mainspring.event_log.types import WEBHOOK_PAUSED, WEBHOOK_RESUMED, WebhookFields
 from mainspring.jobs.model import State
 from mainspring.jobs.owners import Ended, owner
-from mainspring.subscriptions.model import Delivery, Subscribed, job_of, of_owner
-from mainspring.subscriptions.store import Deliver, RemoveSubscription, RepairDeliveries, SaveSubscription
+from mainspring.subscriptions.model import Delivery, Subscribed, Target, job_of, of_owner
+from mainspring.subscriptions.store import (
+    Deliver,
+    Redeliver,
+    RemoveSubscription,
+    RepairDeliveries,
+    SaveSubscription,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from mainspring.jobs.model import Job
     from mainspring.jobs.owners import Notice
@@ -21,7 +29,9 @@ if TYPE_CHECKING:
     from mainspring.subscriptions.store import Portion, SubscriptionTables
 
 FOLLOWS: Final = frozenset({Ended})
-WRITES: Final[frozenset[type[Operation]]] = frozenset({SaveSubscription, RemoveSubscription, Deliver, RepairDeliveries})
+WRITES: Final[frozenset[type[Operation]]] = frozenset(
+    {SaveSubscription, RemoveSubscription, Deliver, Redeliver, RepairDeliveries}
+)
 
 
 class SubscriptionUnit:
@@ -59,11 +69,20 @@ class SubscriptionUnit:
             after = _counted(one, State(state))
             if after is not one:
                 stored[name] = changed[name] = after
+                self._note_pause(one, after)
             if subject and (waiting := await self._tables.next(name, subject)) is not None and not waiting.job:
                 job = self._job(waiting, one.subscription, now_us)
                 await self._tables.become_job(waiting._replace(job=job.id))
         await self._tables.save(changed.values())
         return counted
+
+    def _note_pause(self, before: Subscribed, after: Subscribed, by: str = "") -> None:
+        """Record the event of a webhook that was paused or resumed."""
+        one = after.subscription
+        if one.target is Target.WEBHOOK and bool(before.subscription.paused) != bool(one.paused):
+            kind = WEBHOOK_PAUSED if one.paused else WEBHOOK_RESUMED
+            fields = WebhookFields(reason=one.paused, by=by)
+            self._tables.events.add(NewEvent(kind, one.namespace, one.function, one.name, 0, fields))
 
     def _job(self, delivery: Delivery, subscription: Subscription, now_us: int) -> Job:
         job = job_of(delivery, subscription, self._tables.lifecycle.next_id(), now_us)
@@ -82,6 +101,8 @@ class SubscriptionUnit:
                 await self._tables.change_interests((), [operation.id], operation.now_us)
             case Deliver():
                 outcome = await self._deliver(operation)
+            case Redeliver():
+                outcome = await self._redeliver(operation)
             case RepairDeliveries():
                 outcome = await self._repair(operation)
             case _:
@@ -94,14 +115,16 @@ class SubscriptionUnit:
         if operation.version is not None and operation.version != (0 if before is None else before.version):
             return None
         if before is None:
-            after = Subscribed(replace(new, created_us=operation.now_us), await self._tables.last_number(), version=1)
+            number = await self._tables.last_number()
+            after = Subscribed(replace(new, created_us=operation.now_us, begun=number), number, version=1)
         else:
             resumed = before.subscription.paused and not new.paused
             after = before._replace(
-                subscription=replace(new, created_us=before.subscription.created_us),
+                subscription=replace(new, created_us=before.subscription.created_us, begun=before.subscription.begun),
                 version=before.version + 1,
                 failures=0 if resumed else before.failures,
             )
+            self._note_pause(before, after, "" if operation.act is None else operation.act.who)
         await self._tables.save([after])
         await self._tables.change_interests([after.interest], (), operation.now_us)
         return after
@@ -112,22 +135,33 @@ class SubscriptionUnit:
         late = [name for name, one in portions.items() if not _is_next(one, stored.get(name))]
         for name in late:
             del portions[name]
-        keys = {(one.subscription, one.subject) for portion in portions.values() for one in portion.deliveries}
-        under_way = await self._tables.under_way([key for key in sorted(keys) if key[1]])
-        new: list[Delivery] = []
-        for name, portion in portions.items():
-            for delivery in portion.deliveries:
-                key = (name, delivery.subject)
-                if key in under_way:
-                    new.append(delivery)
-                    continue
-                job = self._job(delivery, stored[name].subscription, operation.now_us)
-                if delivery.subject:
-                    new.append(delivery._replace(job=job.id))
-                    under_way.add(key)
-        await self._tables.add(new)
+        deliveries = [delivery for portion in portions.values() for delivery in portion.deliveries]
+        await self._make(deliveries, stored, operation.now_us)
         await self._tables.save([_delivered(stored[name], one) for name, one in portions.items()])
         return late
+
+    async def _redeliver(self, operation: Redeliver) -> int:
+        stored = await self._tables.load([operation.id])
+        if operation.id not in stored:
+            return 0
+        await self._make(operation.deliveries, stored, operation.now_us)
+        return len(operation.deliveries)
+
+    async def _make(self, deliveries: Sequence[Delivery], stored: Mapping[str, Subscribed], now_us: int) -> None:
+        """Make jobs of deliveries, but for those that have to wait for others about the same job."""
+        keys = {(one.subscription, one.subject) for one in deliveries}
+        under_way = await self._tables.under_way([key for key in sorted(keys) if key[1]])
+        new: list[Delivery] = []
+        for delivery in deliveries:
+            key = (delivery.subscription, delivery.subject)
+            if key in under_way:
+                new.append(delivery)
+                continue
+            job = self._job(delivery, stored[delivery.subscription].subscription, now_us)
+            if delivery.subject:
+                new.append(delivery._replace(job=job.id))
+                under_way.add(key)
+        await self._tables.add(new)
 
     async def _repair(self, operation: RepairDeliveries) -> int:
         deliveries = await self._tables.oldest(operation.limit)

@@ -7,27 +7,29 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from mainspring.callbacks import awaited
+from mainspring.callbacks import Callback, awaited
 from mainspring.clock import to_us
-from mainspring.errors import MainspringError, UsageError
+from mainspring.errors import ConflictError, MainspringError, StoreError, UsageError
 from mainspring.jobs.held import Ability, Worker
 from mainspring.jobs.model import WEBHOOK, Options, Retry, failure
+from mainspring.jobs.owners import owner
 from mainspring.namespaces import key
 from mainspring.sizes import CANNOT_READ
-from mainspring.subscriptions.model import Subscription, Target
-from mainspring.webhooks.answer import SendError
+from mainspring.subscriptions.model import Subscription, Target, of_owner
+from mainspring.webhooks.answer import Cause, SendError
 from mainspring.webhooks.backoff import DELAYS, PAUSE_GIVEN_UP, Outcome, decide
 from mainspring.webhooks.bodies import STANDARD, BodySettings, Message, make_body
 from mainspring.webhooks.signing import SecretSet, signed_headers
 from mainspring.webhooks.targets import PUBLIC, Policy, parse_target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
+    from mainspring.callbacks import Done, Failed
     from mainspring.clock import Clock
     from mainspring.event_log.interests import Interest
     from mainspring.jobs.held import Held
@@ -45,6 +47,9 @@ PLACES: Final = 4
 PAUSED_FOR: Final = 300.0
 """Seconds for which a delivery of a paused webhook is postponed."""
 RETRY: Final = Retry(max_attempts=len(DELAYS))
+LOOK_UP: Final = 5.0
+"""Seconds in which the host of a new webhook is looked up; it is checked again at each attempt."""
+T = TypeVar("T")
 
 
 class Webhook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -90,8 +95,16 @@ def payload_of(message: Message) -> bytes:
     return _encode_message(message)
 
 
+def changed(subscription: Subscription, webhook: Webhook) -> Subscription:
+    """Return a subscription with another receiver."""
+    return msgspec.structs.replace(subscription, details=_encode(webhook))
+
+
 class Sends(Protocol):
     """Sends messages; `webhooks.sending.Sender` does."""
+
+    async def check(self, target: Receiver) -> Any:
+        """Look up a target. Raises SendError if it has no address, or one that is not permitted."""
 
     async def send(self, target: Receiver, headers: Mapping[str, str], body: bytes) -> Answer:
         """Send a message and return the answer, whatever its status. Raises SendError."""
@@ -124,7 +137,8 @@ class _Side:
 class WebhookWorkers:
     """The workers of all webhooks at a node, which calls ``tick`` several times a second.
 
-    ``source`` is the address of the node for CloudEvents. ``draw`` returns a random number from 0 to 1.
+    ``source`` is the address of the node for CloudEvents. Without ``sends`` it leaves all deliveries to other nodes. ``warm`` is
+    called in a thread before the first delivery. ``draw`` returns a random number from 0 to 1.
     """
 
     def __init__(
@@ -136,6 +150,8 @@ class WebhookWorkers:
         *,
         policy: Policy = PUBLIC,
         source: str = "",
+        sends: bool = True,
+        warm: Callable[[], object] = lambda: None,
         draw: Callable[[], float] = random.random,
     ) -> None:
         self._deliverer = deliverer
@@ -144,11 +160,16 @@ class WebhookWorkers:
         self._sender = sender
         self._policy = policy
         self._source = source
+        self._sends = sends
+        self._warm: Callable[[], object] | None = warm
+        self._warming: asyncio.Future[object] | None = None
         self._draw = draw
         self._workers: dict[str, Worker] = {}
         """By the ids of their subscriptions."""
         self._tasks: dict[bytes, asyncio.Task[None]] = {}
         """The attempts under way, by the handles of their jobs."""
+        self._others: dict[asyncio.Task[Any], str] = {}
+        """Tests and look-ups for requests, with the ids of the webhooks that are tested."""
 
     def tick(self) -> None:
         """Begin the workers of new webhooks, and end those of removed ones."""
@@ -159,17 +180,83 @@ class WebhookWorkers:
         }
         for name in self._workers.keys() - webhooks.keys():
             self._jobs.workers.gone(self._workers.pop(name))
-        if self._jobs.dispatch.paused:
+        if self._jobs.dispatch.paused or not self._sends:
             return
         for name in webhooks.keys() - self._workers.keys():
             self._begin(webhooks[name])
 
+    async def close(self) -> None:
+        """End what is still under way: the node ends. Its deliveries begin again at another node, or at its next start."""
+        tasks = [*self._tasks.values(), *self._others]
+        for task in tasks:
+            task.cancel()
+        if self._warming is not None:
+            await self._warming
+        if tasks:
+            await asyncio.wait(tasks)
+
     def _begin(self, subscription: Subscription) -> None:
+        if self._warm is not None:  # certificates are read for some 10 ms
+            self._warming = asyncio.get_running_loop().run_in_executor(None, self._warm)
+            self._warm = None
         worker = Worker(_Side(subscription.id, lambda held: self._run(worker, held), self._stop))
         self._workers[subscription.id] = worker
         function = key(subscription.namespace, subscription.function.encode())
         self._jobs.workers.register(worker, function, Ability(requeue=True))
         self._jobs.workers.ready(worker, PLACES)
+
+    # ---- requests ----
+
+    async def check(self, url: str) -> None:
+        """Raise UsageError for a URL to which this node would not send. A name that has no address now may have one later."""
+        target = parse_target(url, self._policy)
+
+        async def look_up() -> None:
+            try:
+                async with asyncio.timeout(LOOK_UP):
+                    await self._sender.check(target)
+            except TimeoutError:
+                return
+            except SendError as error:
+                if error.cause is Cause.REFUSED:
+                    raise UsageError(str(error)) from None
+
+        await self._ask(look_up())
+
+    async def test(self, subscription: Subscription, message: Message) -> Answer | SendError:
+        """Send a message now, once, and return the answer. Raises ConflictError, and UsageError if there is none to send."""
+        if not self._sends:
+            raise ConflictError("this node sends no webhooks (--no-webhooks): ask another one")
+        if subscription.id in self._others.values():
+            raise ConflictError(f"a test of {subscription.name} is under way: wait for its answer")
+
+        async def send() -> Answer | SendError:
+            try:
+                return await self._send(webhook_of(subscription), message)
+            except SendError as error:
+                return error
+
+        return await self._ask(send(), subscription.id)
+
+    async def _ask(self, work: Coroutine[Any, Any, T], tested: str = "") -> T:
+        """Run something of asyncio for a request."""
+
+        def ask(done: Done, failed: Failed) -> None:
+            def ended(task: asyncio.Task[T]) -> None:
+                self._others.pop(task, None)
+                if task.cancelled():
+                    failed(StoreError("the node ends"))
+                elif (error := task.exception()) is None:
+                    done(task.result())
+                else:
+                    failed(error if isinstance(error, Exception) else StoreError(repr(error)))
+
+            task = asyncio.get_running_loop().create_task(work)
+            self._others[task] = tested
+            task.add_done_callback(ended)
+
+        answer: T = await Callback(ask)
+        return answer
 
     # ---- attempts ----
 
@@ -195,35 +282,39 @@ class WebhookWorkers:
             self._jobs.workers.ready(worker, 1)
 
     async def _deliver(self, worker: Worker, held: Held) -> None:
-        options = held.job.options
-        assert options is not None
-        assert options.owner is not None, "deliveries have one"
-        stored = self._deliverer.find(options.owner[1].split(":", 2)[2])
-        if stored is None:
+        whose = owner(held.job.options)
+        name, number = "", 0
+        if whose is not None:
+            name, _, number = of_owner(whose)
+        stored = self._deliverer.find(name)
+        if stored is None or number <= stored.subscription.begun:  # or it is of an earlier webhook of this name
             self._fail(worker, held, "WebhookRemoved", "the webhook was removed", final=True)
             return
         if stored.subscription.paused:
             if self._has(worker, held):
                 self._jobs.settling.snoozed(held, PAUSED_FOR)
             return
-        await self._send(worker, held, stored)
-
-    async def _send(self, worker: Worker, held: Held, stored: Subscribed) -> None:
-        webhook = webhook_of(stored.subscription)
-        message = _decode_message(held.job.payload)
-        now_us = to_us(self._clock.wall())
-        body = make_body(message, webhook.body, self._source)
-        signed = signed_headers(webhook.secrets.at(now_us), message.id, now_us, body.content)
-        headers = {**webhook.headers, "content-type": body.content_type, **signed}
         result: Answer | SendError
         try:
-            result = await self._sender.send(parse_target(webhook.url, self._policy), headers, body.content)
+            result = await self._send(webhook_of(stored.subscription), _decode_message(held.job.payload))
         except SendError as error:
             result = error
         decision = decide(held.job.attempt + 1, result, to_us(self._clock.wall()), self._draw())
         if decision.outcome is Outcome.DISABLE:
             await self._pause(stored, decision)
         self._settle(worker, held, result, decision)
+
+    async def _send(self, webhook: Webhook, message: Message) -> Answer:
+        """Send a message. Raises SendError, and UsageError for a template that fails."""
+        now_us = to_us(self._clock.wall())
+        body = make_body(message, webhook.body, self._source)
+        signed = signed_headers(webhook.secrets.at(now_us), message.id, now_us, body.content)
+        headers = {**webhook.headers, "content-type": body.content_type, **signed}
+        try:
+            target = parse_target(webhook.url, self._policy)
+        except UsageError as error:  # the settings of this node permit less than those of the one that took it
+            raise SendError(Cause.REFUSED, str(error)) from None
+        return await self._sender.send(target, headers, body.content)
 
     async def _pause(self, stored: Subscribed, decision: Decision) -> None:
         paused = msgspec.structs.replace(stored.subscription, paused=decision.why)

@@ -1,4 +1,4 @@
-"""Decides what follows an attempt to send a message of a webhook, and when failures pause the webhook: pure rules.
+"""Decides what follows an attempt to send a message of a webhook: pure rules.
 
 The delays are those that Standard Webhooks recommends; the last one is cut so that all attempts lie within 72 hours.
 """
@@ -11,10 +11,7 @@ from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import msgspec
-
 from mainspring.clock import MICROSECONDS
-from mainspring.quantities import spell_duration
 
 if TYPE_CHECKING:
     from mainspring.webhooks.answer import Answer, SendError
@@ -39,12 +36,8 @@ LONGEST_WISH: Final = 6 * _HOUR
 """Seconds for which a receiver may ask by ``Retry-After``."""
 GONE: Final = 410
 
-PAUSE_AFTER: Final = SPAN
-"""Seconds without a success after which a webhook is paused."""
-PAUSE_FAILURES: Final = len(DELAYS)
-"""Attempts that have failed by then at least: a clock that steps, or a node that was away, pauses nothing."""
 PAUSE_GIVEN_UP: Final = 5
-"""Messages in a row that were given up."""
+"""Messages in a row that were given up, after which a webhook is paused (`Subscription.pause_after`)."""
 
 
 class Outcome(StrEnum):
@@ -112,35 +105,3 @@ def retry_after(text: str, now_us: int) -> float:
     except (ValueError, TypeError, IndexError, OverflowError):
         return 0.0
     return max(0.0, at - now_us / MICROSECONDS)
-
-
-class Health(msgspec.Struct, frozen=True):
-    """The failures of a webhook since its last success."""
-
-    since_us: int = 0
-    """The end of the first of them, in microseconds of wall time; 0 if there is none."""
-    failures: int = 0
-    """Attempts that failed."""
-    given_up: int = 0
-    """Messages that were given up."""
-
-    def after(self, decision: Decision, now_us: int) -> Health:
-        """Return the health after a decision about one more attempt. A success ends the run of failures."""
-        if decision.outcome is Outcome.DELIVERED:
-            return HEALTHY
-        given_up = self.given_up + (decision.outcome is Outcome.GIVE_UP)
-        return Health(self.since_us or now_us, self.failures + 1, given_up)
-
-    def pause_reason(self, now_us: int) -> str:
-        """Return why the webhook is to be paused, as a sentence for a notice; empty if it goes on."""
-        if self.given_up >= PAUSE_GIVEN_UP:
-            return f"{self.given_up} messages in a row were given up"
-        silent = (now_us - self.since_us) / MICROSECONDS
-        if self.failures >= PAUSE_FAILURES and silent >= PAUSE_AFTER:
-            return (
-                f"no message was delivered for {spell_duration(silent // _HOUR * _HOUR)}, in {self.failures} attempts"
-            )
-        return ""
-
-
-HEALTHY: Final = Health()

@@ -145,7 +145,17 @@ def test_help_lists_the_commands_in_groups(capsys: pytest.CaptureFixture[str]) -
     del listed["EXIT CODES"]
     assert listed == {
         "SERVERS AND WORKERS": ["run", "serve", "worker", "gearmand"],
-        "JOBS": ["submit", "jobs", "operations", "schedules", "workflows", "functions", "events", "listeners"],
+        "JOBS": [
+            "submit",
+            "jobs",
+            "operations",
+            "schedules",
+            "workflows",
+            "functions",
+            "events",
+            "listeners",
+            "webhooks",
+        ],
         "NODES AND STORES": ["status", "nodes", "workers", "migrate", "backup", "move-runs", "import"],
         "ACCESS": ["tokens", "audit", "marks", "whoami"],
         "OPTIONS": ["--help,", "--version"],

@@ -52,6 +52,11 @@ class Receivers:
         self.bodies: list[tuple[str, dict[str, Any]]] = []
         self.headers: list[Mapping[str, str]] = []
         self.under_way = 0
+        self.refused: set[str] = set()
+
+    async def check(self, target: Receiver) -> None:
+        if target.host in self.refused:
+            raise SendError(Cause.REFUSED, "the host has an address that webhooks may not be sent to: it is private")
 
     async def send(self, target: Receiver, headers: Mapping[str, str], body: bytes) -> Answer:
         self.bodies.append((target.host, json.loads(body)))

@@ -11,15 +11,11 @@ from hypothesis import strategies as st
 from mainspring.webhooks.answer import Answer, Cause, SendError
 from mainspring.webhooks.backoff import (
     DELAYS,
-    HEALTHY,
     JITTER,
     LONGEST_WISH,
-    PAUSE_FAILURES,
-    PAUSE_GIVEN_UP,
     SLOWEST,
     SPAN,
     Decision,
-    Health,
     Outcome,
     decide,
     retry_after,
@@ -133,35 +129,3 @@ def test_a_wish_is_a_number_or_a_date(text: str, seconds: float) -> None:
 @given(st.text(max_size=40))
 def test_any_text_is_a_wish_or_none(text: str) -> None:
     assert retry_after(text, NOW_US) >= 0
-
-
-def test_failures_over_72_hours_pause() -> None:
-    health = HEALTHY
-    for number in range(PAUSE_FAILURES):
-        assert health.pause_reason(NOW_US + 100 * HOUR_US) == ""
-        health = health.after(FAILED, NOW_US + number)
-    assert health == Health(NOW_US, PAUSE_FAILURES, 0)
-    assert health.pause_reason(NOW_US + 72 * HOUR_US - 1) == ""
-    assert "for 3 d" in health.pause_reason(NOW_US + 72 * HOUR_US)
-
-
-def test_messages_that_are_given_up_in_a_row_pause() -> None:
-    health = HEALTHY
-    for _ in range(PAUSE_GIVEN_UP):
-        assert health.pause_reason(NOW_US) == ""
-        health = health.after(GIVEN_UP, NOW_US)
-    assert "in a row" in health.pause_reason(NOW_US)
-
-
-@given(st.lists(st.sampled_from([FAILED, GIVEN_UP])))
-def test_a_success_ends_a_run_of_failures(failures: list[Decision]) -> None:
-    health = HEALTHY
-    for one in failures:
-        health = health.after(one, NOW_US)
-    assert health.after(Decision(Outcome.DELIVERED), NOW_US + 1) == HEALTHY
-
-
-def test_a_clock_that_steps_pauses_nothing_by_itself() -> None:
-    health = HEALTHY.after(FAILED, NOW_US)
-    assert health.pause_reason(NOW_US + 10_000 * HOUR_US) == ""
-    assert Health(NOW_US, 99, 0).pause_reason(0) == ""

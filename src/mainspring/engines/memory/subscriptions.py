@@ -48,7 +48,9 @@ class MemorySubscriptions(MemoryGround):
 
     async def add(self, deliveries: Sequence[Delivery]) -> None:
         for one in deliveries:
-            self._tables.deliveries.setdefault((one.subscription, one.subject), []).append(one)
+            of_subject = self._tables.deliveries.setdefault((one.subscription, one.subject), [])
+            if all(other.number != one.number for other in of_subject):
+                of_subject.append(one)
 
     async def end(self, subscription: str, subject: int, number: int) -> bool:
         deliveries = self._tables.deliveries

@@ -14,7 +14,7 @@ from mainspring.engines.sql.subscriptions import SubscriptionRows, SubscriptionS
 from mainspring.jobs.owners import Owner
 from mainspring.jobs.slices import of_kind, settled_keys
 from mainspring.subscriptions.model import KIND, of_owner
-from mainspring.subscriptions.store import Deliver, RemoveSubscription, SaveSubscription
+from mainspring.subscriptions.store import Deliver, Redeliver, RemoveSubscription, SaveSubscription
 from mainspring.subscriptions.unit import SubscriptionUnit
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class PostgresSubscriptionUnit(SubscriptionUnit):
         names = {of_owner(Owner(KIND, key))[0] for key in settled_keys(plan, KIND)}
         names.update(one.subscription.id for one in of_kind(plan, SaveSubscription))
         names.update(one.id for one in of_kind(plan, RemoveSubscription))
+        names.update(one.id for one in of_kind(plan, Redeliver))
         names.update(portion.id for one in of_kind(plan, Deliver) for portion in one.portions)
         if names:
             await self._rows.load(sorted(names))

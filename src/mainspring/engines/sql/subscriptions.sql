@@ -16,7 +16,8 @@ DELETE FROM deliveries WHERE subscription = $1;
 SELECT DISTINCT subscription, subject FROM deliveries WHERE subscription {among($1, text)} AND subject {among($2)};
 
 -- name: add_deliveries
-INSERT INTO deliveries (subscription, subject, number, job, depth, payload) {rows(text, bigint, bigint, bigint, bigint, bytea)};
+INSERT INTO deliveries (subscription, subject, number, job, depth, payload) {rows(text, bigint, bigint, bigint, bigint, bytea)}
+ON CONFLICT DO NOTHING;
 
 -- name: end_delivery
 DELETE FROM deliveries WHERE subscription = $1 AND subject = $2 AND number = $3;

@@ -25,6 +25,7 @@ from mainspring.api import (
     operations,
     schedules,
     submitting,
+    webhooks,
     workflows,
 )
 from mainspring.api.request import Code, Request, Touches, answer_type, details_of, requests_of, summary_of
@@ -54,6 +55,7 @@ SUBJECTS: Final = (
     operations,
     schedules,
     submitting,
+    webhooks,
     workflows,
 )
 """The modules with requests."""

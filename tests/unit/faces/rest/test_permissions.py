@@ -409,6 +409,13 @@ MAKING = {
     ("DELETE", "/listeners/{name}"),
 }
 """Requests of developers."""
+OF_ADMINISTRATORS = {
+    ("POST", "/webhooks"),
+    ("PATCH", "/webhooks/{name}"),
+    ("DELETE", "/webhooks/{name}"),
+    ("POST", "/webhooks/{name}/rotate"),
+}
+"""Requests of administrators of a namespace: events leave the network of the node by them."""
 
 
 def test_no_permission_is_weaker_than_the_deeds_of_its_operation() -> None:
@@ -418,7 +425,12 @@ def test_no_permission_is_weaker_than_the_deeds_of_its_operation() -> None:
         permission, place = Permission(one["x-permission"]), path.partition("/namespaces/{namespace}")[2]
         if path.endswith(PAYLOADS):
             allowed = {Permission.PAYLOADS}
-        elif "/tokens" in path or "/audit" in path or (not place and method != "GET"):
+        elif (
+            "/tokens" in path
+            or "/audit" in path
+            or (not place and method != "GET")
+            or (method, place) in OF_ADMINISTRATORS
+        ):
             allowed = {Permission.ADMIN}
         elif (method, place) in MAKING:
             allowed = {Permission.DEVELOP}
