@@ -18,12 +18,13 @@ from mainspring.subscriptions.store import (
     Deliver,
     ListSubscriptions,
     Portion,
+    Redeliver,
     RemoveSubscription,
     RepairDeliveries,
     SaveSubscription,
 )
 from tests.conformance.suite.driver import NOW, Store
-from tests.conformance.suite.events import brief, want
+from tests.conformance.suite.events import brief, numbered, want
 from tests.conformance.suite.fixtures import StoreFixtures
 
 if TYPE_CHECKING:
@@ -165,6 +166,64 @@ class SubscriptionSuite(StoreFixtures):
         assert subscribe(store, replace(paused.subscription, paused=""), paused.version) is not None
         (stored,) = store.read(ListSubscriptions())
         assert stored.failures == 0
+
+    def test_the_pause_of_a_webhook_is_an_event_of_the_same_transaction(self, store: Store) -> None:
+        want(store, "webhook.*")
+        subscribe(store)
+        hook = listener("crm", target=Target.WEBHOOK, function="webhook:crm", pause_after=1)
+        subscribe(store, hook)
+        deliver(store, 0, 1, about(1, subject=0, name=hook.id), hook.id)
+        (job,) = leased(store, b"webhook:crm")
+        store.end(job, Event.FAIL)
+        assert numbered(store, types=types_of(["webhook.*"]))[0].fields == {
+            "reason": "1 deliveries in a row have failed for good"
+        }
+        resume = SaveSubscription(hook, NOW)
+        resume.act = Act("webhooks.resume", "ann")
+        store.group(resume)
+        store.group(SaveSubscription(replace(hook, paused="moving"), NOW))
+        store.group(SaveSubscription(replace(hook, paused="moved"), NOW))
+        store.group(SaveSubscription(replace(listener(), paused="a listener has no such event"), NOW))
+        found = [
+            (one.type, one.namespace, one.function, one.subject)
+            for one in numbered(store, types=types_of(["webhook.*"]))
+        ]
+        about_hook = "default", "webhook:crm", "crm"
+        kinds = [types.WEBHOOK_PAUSED, types.WEBHOOK_RESUMED, types.WEBHOOK_PAUSED]
+        assert found == [(kind, *about_hook) for kind in kinds]
+        assert [one.fields for one in numbered(store, types=types_of(["webhook.*"]))[1:]] == [
+            {"by": "ann"},
+            {"reason": "moving"},
+        ]
+
+    def test_an_event_is_delivered_once_more_behind_those_under_way(self, store: Store) -> None:
+        subscribe(store)
+        deliver(store, 0, 4, [*about(1, 2), *about(3, subject=0), *about(4, subject=78)])
+        first = {job.payload: job for job in leased(store)}
+        assert sorted(first) == [b"[1]", b"[3]", b"[4]"]
+        store.end(first[b"[4]"])
+        redeliver = Redeliver(ID, [*about(1, 2), *about(3, subject=0), *about(4, subject=78)], NOW)
+        assert store.group(redeliver) == [4]
+        assert payloads(store) == [b"[3]", b"[4]"], "1 is under way, and 2 waits for it"
+        store.end(first[b"[1]"])
+        assert payloads(store) == [b"[2]"]
+        assert payloads(store) == []
+        (stored,) = store.read(ListSubscriptions())
+        assert stored.number == 4
+        assert store.group(Redeliver("listener:default/other", about(1), NOW)) == [0]
+
+    def test_a_subscription_knows_where_it_began(self, store: Store) -> None:
+        want(store, "job.*")
+        store.end(store.leased())
+        number = numbered(store)[-1].number
+        saved = subscribe(store)
+        assert saved is not None
+        assert (saved.number, saved.subscription.begun) == (number, number)
+        store.end(store.leased())
+        numbered(store)
+        changed = subscribe(store, listener(begun=77))
+        assert changed is not None
+        assert changed.subscription.begun == number
 
     def test_a_removed_subscription_has_no_deliveries_that_wait(self, store: Store) -> None:
         subscribe(store)
