@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import threading
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
+from mainspring import App, Event, current_job
 from mainspring.client.blocking import Client
 from mainspring.client.environment import parse_servers
 from mainspring.client.session import Request
+from mainspring.subscriptions.model import MOST_DEPTH
 
 from .extension import ExtensionPeer
 from .fleet import Fleet
@@ -19,7 +24,7 @@ from .servers import eventually, serving
 from .stores import on_postgresql
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from .fleet import ForkServer
@@ -161,3 +166,55 @@ def test_the_other_node_delivers_events_of_a_killed_one_once(
             return begin()
 
         disturbed(begin, kill, share)
+
+
+# ---- submits in transactions of users ----
+
+
+@contextlib.contextmanager
+def working(app: App, port: int) -> Iterator[None]:
+    """Run a worker of an App in a thread, and declare its listeners."""
+    before = app.connect_to(f"127.0.0.1:{port}")
+    loop = asyncio.new_event_loop()
+    worker = app.worker()
+
+    def work() -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(worker.run())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    client = Client(parse_servers(f"127.0.0.1:{port}"))
+    try:
+        client.call("listeners.declare", {**app.listeners.params("a"), "functions": app.registry.names()})
+        yield
+    finally:
+        client.close()
+        loop.call_soon_threadsafe(worker.stop)
+        thread.join()
+        loop.close()
+        app.close()
+        app.connect_to(before)
+
+
+def test_a_circle_of_submits_in_transactions_ends(tmp_path: Path, database: str) -> None:
+    app = App()
+    depths: list[int] = []
+
+    @app.task
+    def fails() -> None:
+        raise ValueError("no")
+
+    @app.on("job.failed", function="fails")
+    def tell(event: Event) -> None:
+        depths.append(current_job().depth)
+        with psycopg.connect(database) as connection:
+            fails.options(connection=connection).submit()
+
+    with serving(tmp_path, store=database) as server, working(app, server.port):
+        with psycopg.connect(database) as connection:
+            fails.options(connection=connection).submit()
+            connection.rollback()
+            fails.options(connection=connection).submit()
+        eventually(lambda: "in a circle" in server.log_text(), "the circle ends")
+        assert depths == list(range(1, MOST_DEPTH + 1)), "the submit that was rolled back has no event"

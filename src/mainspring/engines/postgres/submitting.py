@@ -551,6 +551,7 @@ def _inbox_options(data: bytes | None, function: bytes) -> tuple[Options | None,
             given.keep_unique,
             version=given.version,
             tags=check_tags(given.tags),
+            depth=max(given.depth, 0),
             start_within=given.start_within,
             deadline=given.deadline,
         )
