@@ -187,6 +187,10 @@ class WebhookWorkers:
 
     async def close(self) -> None:
         """End what is still under way: the node ends. Its deliveries begin again at another node, or at its next start."""
+        self._sends = False
+        for worker in self._workers.values():  # the places of cancelled attempts take no others
+            self._jobs.workers.gone(worker)
+        self._workers.clear()
         tasks = [*self._tasks.values(), *self._others]
         for task in tasks:
             task.cancel()
@@ -279,7 +283,8 @@ class WebhookWorkers:
         except MainspringError as error:
             self._fail(worker, held, "WebhookError", str(error), final=False)
         finally:
-            self._jobs.workers.ready(worker, 1)
+            if self._sends:
+                self._jobs.workers.ready(worker, 1)
 
     async def _deliver(self, worker: Worker, held: Held) -> None:
         whose = owner(held.job.options)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.event_log.interests import Interest
 from mainspring.event_log.types import types_of
-from mainspring.jobs.model import State, decode_failure
+from mainspring.jobs.model import Job, State, decode_failure
 from mainspring.subscriptions.model import Target, id_of
 from mainspring.subscriptions.webhooks import (
     PAUSED_FOR,
@@ -20,7 +20,7 @@ from mainspring.subscriptions.webhooks import (
     webhook_of,
 )
 from mainspring.webhooks.answer import Answer, Cause, SendError
-from mainspring.webhooks.backoff import DELAYS
+from mainspring.webhooks.backoff import DELAYS, PAUSE_GIVEN_UP
 from mainspring.webhooks.bodies import Message
 from mainspring.webhooks.signing import SecretSet, make_secret
 
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from mainspring.event_log.store import Event
-    from mainspring.jobs.model import Job
-    from mainspring.subscriptions.model import Subscription
+    from mainspring.subscriptions.model import Subscribed, Subscription
     from mainspring.webhooks.targets import Target as Receiver
 
 OK = Answer(204, 0.1, "", "")
@@ -98,14 +97,25 @@ class HookNode(EventNode):
         found = [self.stored(job_id) for job_id in sorted({*self.history.live, *self.history.ended})]
         return [job for job in found if job.function == b"webhook:%b" % name.encode()]
 
+    def found(self, name: str = "crm") -> Subscribed:
+        stored = self.deliverer.find(id_of(Target.WEBHOOK, "default", name))
+        assert stored is not None
+        return stored
+
     async def after(self, seconds: float) -> None:
         self.wait(seconds)
         await self.settle()
 
 
 def in_loop(test: Callable[[HookNode], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    async def to_end(node: HookNode) -> None:
+        try:
+            await test(node)
+        finally:
+            await node.webhooks.close()
+
     def run() -> None:
-        asyncio.run(test(HookNode()))
+        asyncio.run(to_end(HookNode()))
 
     run.__name__, run.__doc__ = test.__name__, test.__doc__
     return run
@@ -172,6 +182,49 @@ async def test_a_dead_receiver_delays_no_other(node: HookNode) -> None:
         await node.settle()
     assert node.receivers.under_way == PLACES
     assert [host for host, _ in node.receivers.bodies].count("crm.example") == 2 * PLACES
+
+
+@in_loop
+async def test_a_dead_receiver_beside_twenty_living_ones_takes_its_own_places_alone(node: HookNode) -> None:
+    """The living ones get each event in the turns in which it happens, whatever the dead one has under way."""
+    names = [f"living{number}" for number in range(20)]
+    node.hook("dead", "dead.example")
+    for name in names:
+        node.hook(name, f"{name}.example")
+    node.receivers.answers["dead.example"] = [None] * 100
+    for number in range(1, 3 * PLACES):
+        node.fails()
+        await node.settle()
+        got = [host for host, _ in node.receivers.bodies]
+        assert {got.count(f"{name}.example") for name in names} == {number}
+        assert got.count("dead.example") == node.receivers.under_way == min(number, PLACES)
+
+
+@in_loop
+async def test_messages_that_are_given_up_in_a_row_pause_the_webhook(node: HookNode) -> None:
+    node.receivers.answers["crm.example"] = [SendError(Cause.CONNECTION, "no connection to crm.example")] * 1000
+    node.hook()
+    for _ in range(PAUSE_GIVEN_UP):
+        node.fails()
+    await node.settle()
+    for seconds in DELAYS[1:]:
+        assert not node.found().subscription.paused
+        await node.after(1.2 * seconds)
+    node.deliverer.changed()
+    await node.settle()
+    assert node.found().subscription.paused == f"{PAUSE_GIVEN_UP} deliveries in a row have failed for good"
+    assert {job.state for job in node.jobs()} == {State.FAILED}
+    assert len(node.receivers.bodies) == PAUSE_GIVEN_UP * len(DELAYS)
+
+
+@in_loop
+async def test_a_job_without_an_owner_is_no_delivery(node: HookNode) -> None:
+    node.hook()
+    stray = Job(node.service.table.next_id(), b"webhook:crm", b"{}", state=State.PENDING)
+    node.service.intake.submit([stray], lambda *_: None, lambda _: None)
+    await node.settle()
+    assert node.jobs()[0].state == State.FAILED
+    assert node.receivers.bodies == []
 
 
 @in_loop
