@@ -13,6 +13,7 @@ from tests.unit.client.extension_server import ExtensionServer, Peer
 from mainspring import App, Snooze, current_job
 from mainspring.errors import ServerError, SettingsError, UsageError
 from mainspring.wire.gearman_protocol import Type
+from mainspring.worker import runtime
 from mainspring.worker.link import connector
 from mainspring.worker.runtime import Ending, Worker
 
@@ -574,6 +575,40 @@ def test_a_drain_lets_running_jobs_end_and_releases_the_others(server: Extension
     go.set()
     assert worker.ended() is Ending.STOPPED
     assert sorted(job.state for job in jobs) == ["pending"] * 4 + ["succeeded"] * 2
+
+
+def test_a_job_that_arrives_after_the_begin_of_a_drain_goes_back_at_once(
+    server: ExtensionServer, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has assigned it before the pause. It does not wait for the end of the running job."""
+    monkeypatch.setattr(runtime, "RELEASE_AFTER", 600.0)
+    app = App()
+    begun, go = threading.Event(), threading.Event()
+
+    @app.task
+    def quick() -> None: ...
+
+    @app.task
+    def holds() -> None:
+        begun.set()
+        go.wait(60)
+
+    worker = run(app, concurrency=2)
+    running = server.add("holds")
+    assert begun.wait(10)
+    server.swallow.add(Type.PAUSE)
+    worker.stop()
+    server.wait_for(lambda: server.seen_of(Type.PAUSE))
+    late = server.add("quick")
+    assert late.state == "running"
+    server.wait_for(lambda: late.outcomes == [b"released"])
+    assert running.outcomes == []
+    peer = server.peers[0]
+    server.do(lambda: (peer.send(Type.PAUSED), peer.flush()))
+    go.set()
+    assert worker.ended() is Ending.STOPPED
+    assert running.outcomes == [b"succeeded"]
+    assert late.outcomes == [b"released"]
 
 
 def test_a_drain_without_grace_releases_all_jobs(server: ExtensionServer, run: Run) -> None:

@@ -31,9 +31,9 @@ def test_one_cancel_request_is_taken_in_the_last_events() -> None:
 
 def test_a_run_is_terminated_before_its_history_is_too_long() -> None:
     run = Run(limits=LIMITS)
-    number = 0
-    while run.state.status == Status.OPEN:
-        number += 1
+    for number in range(1, LIMITS.events):
+        if run.state.status != Status.OPEN:
+            break
         run.decide(StartTimer(number, str(number), 1))
         run.ring(1)
     assert run.state.status == Status.TERMINATED
