@@ -603,8 +603,8 @@ def test_a_job_that_arrives_after_the_begin_of_a_drain_goes_back_at_once(
     assert late.state == "running"
     server.wait_for(lambda: late.outcomes == [b"released"])
     assert running.outcomes == []
-    peer = server.peers[0]
-    server.do(lambda: (peer.send(Type.PAUSED), peer.flush()))
+    server.do(lambda: server.peers[0].send(Type.PAUSED))
+    server.do(server.dispatch)
     go.set()
     assert worker.ended() is Ending.STOPPED
     assert running.outcomes == [b"succeeded"]
