@@ -12,6 +12,7 @@ import listeners
 import listing
 import log_lines
 import machine
+import webhooks
 from measure import Cell, Side
 from scenarios import (
     MILLION,
@@ -45,6 +46,7 @@ def cells(sqlite: Contestant, memory: Contestant) -> list[Cell]:
         bulk.cell("bulk-retry", "SQLite", sqlite),
         deadlines.cell("deadlines", "SQLite", sqlite),
         *listeners.cells("", "SQLite", sqlite),
+        webhooks.cell("webhooks-dead-endpoint", "SQLite", sqlite),
         *bombs.cells("bomb", "SQLite", sqlite),
         *_ceilings(),
     ]
