@@ -47,8 +47,10 @@ RELOAD_INTERVAL: Final = 10.0
 ADVANCE_INTERVAL: Final = 60.0
 """Seconds after which it is stored that a subscription has wanted none of the events since."""
 REPAIR_INTERVAL: Final = 60.0
-PAUSE: Final = 0.02
-"""Seconds from the begin of one look to that of the next one: each group of a busy node may have events."""
+PAUSE: Final = 0.01
+"""Seconds from the begin of a look to that of the next one, for each event that it has found: each group of a busy node may have
+some, and a look takes a read in another thread. A quiet node has no pause to wait for."""
+MOST_PAUSE: Final = 0.1
 PORTION: Final = 500
 """Events that are read at a time."""
 MOST_REDELIVERED: Final = 10_000
@@ -255,7 +257,7 @@ class Deliverer:
 
     def _begin(self) -> None:
         if self._timer is not None:
-            self._pauses_until = self._timer.now() + PAUSE
+            self._pauses_until = self._timer.now()
         if self._active() and not self._paused():
             self._is_busy, self._is_due = True, False
             self._reads.ask(ShowLogEnds(), self._ends_read, self._failed)
@@ -287,6 +289,8 @@ class Deliverer:
 
     def _read(self, query: ListEvents, start: int, last: int, page: Page[Event]) -> None:
         # A page that has an end has looked at all events that there were; more may have come since the ends were read.
+        if page.next is None:  # otherwise there are more already
+            self._pauses_until += min(PAUSE * len(page.items), MOST_PAUSE)
         to = max(last, start) if page.next is None else int(page.next)
         if page.items:
             to = max(to, page.items[-1].number)
