@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, cast
 from tests.system.processes import is_alive
 
 from mainspring.wire.gearman_protocol import Type
-from mainspring.worker import places
+from mainspring.worker import places, runtime
+from mainspring.worker.executors import process
 from mainspring.worker.executors.child import Ended, Run, Unframer, decode_to_child, decode_to_parent, frame
 from mainspring.worker.selector import load
 
@@ -125,6 +126,30 @@ def test_stuck_functions_are_killed(server: ExtensionServer, run: Callable[..., 
     server.wait_for(lambda: after.ended, 20)
     assert after.state == "cancelled"
     assert stuck.outcomes == []
+
+
+def test_a_function_that_does_not_stop_on_its_cancel_is_killed_after_a_grace(
+    server: ExtensionServer, run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "CANCEL_GRACE", 0.05)
+    run(the_app(), selector=SELECTOR, concurrency=1)
+    stuck = server.add("stuck")
+    server.wait_for(lambda: stuck.reports, 20)
+    server.stop(stuck, "cancelled")
+    server.wait_for(lambda: stuck.ended, 20)
+    assert stuck.state == "cancelled"
+
+
+def test_a_process_that_uses_too_much_memory_ends_after_its_job(
+    server: ExtensionServer, run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "resident_bytes", lambda: 0)  # the worker itself stays
+    run(the_app(), selector=SELECTOR, concurrency=1, max_rss=1)
+    first = server.add("pid")
+    server.wait_for(lambda: first.ended, 20)
+    second = server.add("pid")
+    server.wait_for(lambda: second.ended, 20)
+    assert first.data != second.data
 
 
 def test_processes_end_with_their_worker(server: ExtensionServer, run: Callable[..., Running]) -> None:
