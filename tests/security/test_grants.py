@@ -12,7 +12,7 @@ import pytest
 
 from mainspring.access.audit import ListActs
 from mainspring.access.caller import Act, Caller, Grant, Role
-from mainspring.api import access, functions, jobs, nodes, operations, schedules, workflows
+from mainspring.api import access, events, functions, jobs, listeners, nodes, operations, schedules, workflows
 from mainspring.api import submitting as submits
 from mainspring.api.access import GrantSpec
 from mainspring.api.handlers.registry import READS, WHOLE
@@ -67,6 +67,12 @@ REQUESTS: dict[type[Request[Any]], Callable[[dict[str, str]], Request[Any]]] = {
     nodes.StopWorker: lambda _: nodes.StopWorker("1-1"),
     workflows.StartRun: lambda _: workflows.StartRun(function="pay"),
     RemoveVersion: lambda _: RemoveVersion("pay", "1"),
+    listeners.PauseListener: lambda _: listeners.PauseListener("pay"),
+    listeners.ResumeListener: lambda _: listeners.ResumeListener("pay"),
+    listeners.RemoveListener: lambda _: listeners.RemoveListener("pay"),
+    events.SaveCursor: lambda _: events.SaveCursor("reader"),
+    events.MoveCursor: lambda _: events.MoveCursor("reader", to="1"),
+    events.RemoveCursor: lambda _: events.RemoveCursor("reader"),
 }
 RUN_REQUESTS: dict[type[Request[Any]], Request[Any]] = {
     workflows.SignalRun: workflows.SignalRun("H:laptop:3000000000017", "go"),
@@ -82,6 +88,7 @@ CHECKED_ELSEWHERE = {
     "jobs.submit_many": "test_each_job_and_each_chosen_object_is_checked",
     "operations.start": "test_each_job_and_each_chosen_object_is_checked",
     "schedules.declare": "tests of declarations",
+    "listeners.declare": "tests of declarations of listeners",
     "workflows.unpark_all": "test_a_request_to_a_run_needs_the_permission_for_its_type",
     "nodes.drain": "needs the permission in all namespaces",
     "nodes.undrain": "needs the permission in all namespaces",
@@ -198,7 +205,9 @@ def test_refused_calls_about_a_connection_are_in_the_audit() -> None:
                 with connected(built.node.face, caller, "default") as wire:
                     wire.ask(request_packet(Type.CALL, b"1", method.encode(), json.dumps(params).encode()))
                     assert wire.packets[0][1][1] == b"forbidden"
-            acts = (await built.api.call(access.ListActs())).items
+            async with asyncio.timeout(30):  # they are recorded in the background
+                while len(acts := (await built.api.call(access.ListActs())).items) < 4:
+                    await asyncio.sleep(0.01)
             assert sorted((act.what, act.who, act.object) for act in acts if act.refused) == [
                 ("jobs.watch", "narrow", ""),
                 ("jobs.watch", "narrow", "pay"),
