@@ -14,11 +14,13 @@ from mainspring.api import (
     events,
     functions,
     jobs,
+    listeners,
     namespaces,
     nodes,
     operations,
     schedules,
     submitting,
+    webhooks,
     workflows,
 )
 from mainspring.api.handlers.pages import cursor_of
@@ -48,6 +50,8 @@ NOT_FOUND = {
     Code.WORKFLOW_NOT_FOUND,
     Code.TOKEN_NOT_FOUND,
     Code.CURSOR_NOT_FOUND,
+    Code.LISTENER_NOT_FOUND,
+    Code.WEBHOOK_NOT_FOUND,
     Code.INVALID,
     Code.FORBIDDEN,
 }
@@ -80,6 +84,17 @@ class World:
         call, here = self.built.api.call, self.namespace
         await call(events.ListEvents(after=events.END, everywhere=True))
         await call(events.SaveCursor("cursor", function="hidden-function", namespace=here))
+        await call(
+            webhooks.AddWebhook(
+                name="hook",
+                url="https://hidden.example/hidden-path",
+                types=["job.expired"],
+                headers={"x-key": "hidden-key"},
+                namespace=here,
+            )
+        )
+        listener = listeners.DeclaredListener(name="listener", types=["job.failed"], functions=("hidden-function",))
+        await call(listeners.DeclareListeners(app="app", listeners=[listener], functions=["listener"], namespace=here))
         new = submitting.NewJob(
             function="task",
             args=ARGUMENTS,
@@ -144,6 +159,8 @@ class World:
             jobs.ReadJobLogs(self.scheduled, namespace=here),
             access.ListMarks(namespace=here),
         ]
+        hook = await self.built.api.call(webhooks.ShowWebhook("hook", namespace=here))
+        listener = await self.built.api.call(listeners.ShowListener("listener", namespace=here))
         if self.run:
             found += [workflows.ListWorkflowRuns(namespace=here), workflows.ReadHistory(self.run, namespace=here)]
             found.append(workflows.ListVersions(namespace=here))
@@ -152,7 +169,10 @@ class World:
         starting, registered = b'"registered":null', b'"registered":false'
         cursors = (await self.built.api.call(events.ListCursors(namespace=here))).items
         places = write([(one.name, one.place, one.function) for one in cursors])
-        return [places, *[write(await self.built.api.call(one)).replace(starting, registered) for one in found]]
+        kept = write(
+            [hook.url, hook.types, hook.state, hook.secrets, listener.types, listener.state, listener.functions]
+        )
+        return [places, kept, *[write(await self.built.api.call(one)).replace(starting, registered) for one in found]]
 
 
 class Events:
@@ -255,6 +275,29 @@ CASES: dict[type[Request[Any]], Requests] = {
     events.MoveCursor: _named(events.MoveCursor, name="cursor", to="999999999"),
     events.RemoveCursor: _named(events.RemoveCursor, name="cursor"),
     events.SaveCursor: _named(events.SaveCursor, name="cursor", type="job.failed"),
+    listeners.ListListeners: _named(listeners.ListListeners),
+    listeners.ShowListener: _named(listeners.ShowListener, name="listener"),
+    listeners.PauseListener: _named(listeners.PauseListener, name="listener"),
+    listeners.ResumeListener: _named(listeners.ResumeListener, name="listener"),
+    listeners.RemoveListener: _named(listeners.RemoveListener, name="listener"),
+    listeners.DeclareListeners: _named(
+        listeners.DeclareListeners, app="app", listeners=[], functions=["listener", "hook"]
+    ),
+    webhooks.ListWebhooks: _named(webhooks.ListWebhooks),
+    webhooks.ShowWebhook: _named(webhooks.ShowWebhook, name="hook"),
+    webhooks.AddWebhook: _named(
+        webhooks.AddWebhook, name="mine", url="https://hook.example", types=["job.failed"], everywhere=True
+    ),
+    webhooks.EditWebhook: _named(webhooks.EditWebhook, name="hook", types=["job.failed"]),
+    webhooks.PauseWebhook: _named(webhooks.PauseWebhook, name="hook"),
+    webhooks.ResumeWebhook: _named(webhooks.ResumeWebhook, name="hook"),
+    webhooks.TryWebhook: _named(webhooks.TryWebhook, name="hook"),
+    webhooks.RedeliverWebhook: lambda world: [
+        webhooks.RedeliverWebhook("hook", since="1"),
+        *(webhooks.RedeliverWebhook("hook", handle=handle) for handle in world.handles),
+    ],
+    webhooks.RotateWebhook: _named(webhooks.RotateWebhook, name="hook"),
+    webhooks.RemoveWebhook: _named(webhooks.RemoveWebhook, name="hook"),
     events.ListEventTypes: _named(events.ListEventTypes),
     events.FollowEvents: lambda world: [
         events.FollowEvents(after="0"),

@@ -12,7 +12,7 @@ import pytest
 
 from mainspring.access.audit import ListActs
 from mainspring.access.caller import Act, Caller, Grant, Role
-from mainspring.api import access, events, functions, jobs, listeners, nodes, operations, schedules, workflows
+from mainspring.api import access, events, functions, jobs, listeners, nodes, operations, schedules, webhooks, workflows
 from mainspring.api import submitting as submits
 from mainspring.api.access import GrantSpec
 from mainspring.api.handlers.registry import READS, WHOLE
@@ -70,6 +70,14 @@ REQUESTS: dict[type[Request[Any]], Callable[[dict[str, str]], Request[Any]]] = {
     listeners.PauseListener: lambda _: listeners.PauseListener("pay"),
     listeners.ResumeListener: lambda _: listeners.ResumeListener("pay"),
     listeners.RemoveListener: lambda _: listeners.RemoveListener("pay"),
+    webhooks.AddWebhook: lambda _: webhooks.AddWebhook(name="mine", url="https://crm.example", types=["job.failed"]),
+    webhooks.EditWebhook: lambda _: webhooks.EditWebhook(name="hook", types=["job.failed"]),
+    webhooks.PauseWebhook: lambda _: webhooks.PauseWebhook("hook"),
+    webhooks.ResumeWebhook: lambda _: webhooks.ResumeWebhook("hook"),
+    webhooks.TryWebhook: lambda _: webhooks.TryWebhook("hook"),
+    webhooks.RedeliverWebhook: lambda _: webhooks.RedeliverWebhook("hook", since="1"),
+    webhooks.RotateWebhook: lambda _: webhooks.RotateWebhook("hook"),
+    webhooks.RemoveWebhook: lambda _: webhooks.RemoveWebhook("hook"),
     events.SaveCursor: lambda _: events.SaveCursor("reader"),
     events.MoveCursor: lambda _: events.MoveCursor("reader", to="1"),
     events.RemoveCursor: lambda _: events.RemoveCursor("reader"),
@@ -206,7 +214,7 @@ def test_refused_calls_about_a_connection_are_in_the_audit() -> None:
                     wire.ask(request_packet(Type.CALL, b"1", method.encode(), json.dumps(params).encode()))
                     assert wire.packets[0][1][1] == b"forbidden"
             async with asyncio.timeout(30):  # they are recorded in the background
-                while len(acts := (await built.api.call(access.ListActs())).items) < 4:
+                while len(acts := (await built.api.call(access.ListActs())).items) < 4:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             assert sorted((act.what, act.who, act.object) for act in acts if act.refused) == [
                 ("jobs.watch", "narrow", ""),

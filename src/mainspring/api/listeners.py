@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
@@ -16,6 +16,9 @@ from mainspring.features import Feature
 from mainspring.jobs.model import Retry  # noqa: TC001 - msgspec reads the annotation
 from mainspring.sizes import ENTRIES, Seconds, Text, Texts, TextTuple, about, described
 
+MOST_FILTERS: Final = 100
+"""Functions, and tags, of one listener."""
+Filters = Annotated[tuple[Text, ...], msgspec.Meta(max_length=MOST_FILTERS)]
 ListenerName = Annotated[Text, about("The name of a listener, which is that of its function.")]
 
 
@@ -125,9 +128,9 @@ class DeclaredListener(msgspec.Struct, forbid_unknown_fields=True, omit_defaults
     name: ListenerName
     types: Annotated[Texts, about("The types of its events, or patterns such as job.*.")]
     functions: Annotated[
-        TextTuple, about("Names or patterns of the functions or workflows whose events it gets; none: all.")
+        Filters, about("Names or patterns of the functions or workflows whose events it gets; none: all.")
     ] = ()
-    tags: Annotated[TextTuple, about("The job, run or schedule of an event has all of these tags.")] = ()
+    tags: Annotated[Filters, about("The job, run or schedule of an event has all of these tags.")] = ()
     everywhere: Annotated[bool, about("Events of all namespaces, and those outside, such as about nodes.")] = False
     priority: Annotated[PriorityName, about("The priority of its deliveries.")] = "normal"
     timeout: Annotated[Seconds | None, about("Stop an attempt that runs longer than this.")] = None
