@@ -15,6 +15,7 @@ import xml.etree.ElementTree as ET
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -166,8 +167,10 @@ class Copy:
         try:
             return self.run(["--exitfirst", *guard.tests])
         finally:
+            # Bytecode is found by the second and the size of its source: the next guard of this file may have the same ones.
+            Path(cache_from_source(file)).unlink(missing_ok=True)
             file.write_text(before, "utf-8")
-            os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))  # its bytecode is valid again
+            os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
 
     def run(self, arguments: Iterable[str], *, longest: float = LONGEST) -> Verdict:
         """Run pytest with the copy, and judge by its report."""

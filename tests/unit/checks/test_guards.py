@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import xml.etree.ElementTree as ET
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
-from checks.guards import Guard, choose, flaws, judge, locate, read_guards, read_sources
+from checks import guards
+from checks.guards import Copy, Guard, Verdict, choose, flaws, judge, locate, read_guards, read_sources
 
 GUARD = Guard("area", "Promise.", "if a:", "if True:", ("tests/unit/checks/test_guards.py",))
 
@@ -61,3 +65,30 @@ def test_only_a_failed_test_notices_a_guard(case: str, word: str) -> None:
 
 def test_a_run_without_tests_notices_nothing() -> None:
     assert judge(ET.fromstring("<testsuite/>")).word == "BROKEN"
+
+
+def test_the_bytecode_of_one_guard_is_not_used_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two guards of one file, whose replacements have the same size, are taken away within one second."""
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "m.py").write_text("A = 1\nB = 1\n", "utf-8")
+    monkeypatch.setattr(guards, "PACKAGE", package)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    copy = Copy(tmp_path / "copy")
+    seen = []
+
+    def run(_: object) -> Verdict:
+        file = copy.package / "m.py"
+        os.utime(file, (0, 0))
+        spec = spec_from_file_location("m", file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        seen.append((module.A, module.B))
+        return Verdict("noticed", "")
+
+    monkeypatch.setattr(copy, "run", run)
+    for name in "AB":
+        copy.without(Guard("area", name, f"{name} = 1", f"{name} = 2", ()), Path("m.py"))
+    assert seen == [(2, 1), (1, 2)]
