@@ -142,6 +142,12 @@ class Matrix:
                 change = {"action": "cancel", "filter": {"function": name}, "rate": 0.001}
                 found = (await call("POST", "operations", change))["id"]
                 return f"/operations/{found}", {"id": found}
+            case "webhooks":
+                hook = {"name": name, "url": "http://127.0.0.1:1025/", "types": ["job.failed"]}
+                await call("POST", "webhooks", hook)
+                if verb == "resume":
+                    await call("POST", f"webhooks/{name}/pause", {})
+                return f"/webhooks/{name}", {"name": name}
             case "workers":
                 found = await self.worker(name, is_draining=verb == "undrain")
                 return f"/workers/{found}", {"worker": found}

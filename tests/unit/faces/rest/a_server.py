@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
 from mainspring.faces.rest.app import RestApp
@@ -13,7 +14,7 @@ from mainspring.server.build import open_node
 from mainspring.server.engines import build_engine
 from mainspring.server.fleet import SystemClock
 from mainspring.server.node import Shutdown
-from mainspring.server.settings import ListenSettings, ServerSettings, parse_store
+from mainspring.server.settings import ListenSettings, ServerSettings, WebhookSettings, parse_store
 
 from .a_client import Client, MemoryAccess
 
@@ -29,7 +30,11 @@ ALL_ROUTES = with_document(ROUTES, version="1.0")
 async def whole_node(store: str = "memory://", *, prefix: str = "") -> AsyncIterator[tuple[Client, Built]]:
     """Yield a client with a token of each role, and the node."""
     clock = SystemClock()
-    settings = ServerSettings(store=parse_store(store), listen=ListenSettings(gearman=()))
+    settings = ServerSettings(
+        store=parse_store(store),
+        listen=ListenSettings(gearman=()),
+        webhooks=WebhookSettings(allow=(ip_network("127.0.0.1"),)),
+    )
     built = await open_node(settings, build_engine(settings.store), clock, Shutdown(clock, 1.0))
     try:
         access, streams = MemoryAccess(), Streams()

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mainspring.faces.dashboard.pages import access, fleet, functions, jobs, operations, overview, schedules, workflows
+from mainspring.faces.dashboard.pages import (
+    access,
+    fleet,
+    functions,
+    jobs,
+    operations,
+    overview,
+    schedules,
+    webhooks,
+    workflows,
+)
 
 if TYPE_CHECKING:
     from mainspring.faces.dashboard.actions import Action
@@ -21,6 +31,7 @@ PAGES: Final[tuple[Page, ...]] = (
     *fleet.WORKER_PAGES,
     *fleet.NODE_PAGES,
     *operations.PAGES,
+    *webhooks.PAGES,
     *access.AUDIT_PAGES,
     *access.TOKEN_PAGES,
     *fleet.NAMESPACE_PAGES,
@@ -33,6 +44,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     *fleet.WORKER_ACTIONS,
     *fleet.NODE_ACTIONS,
     *operations.ACTIONS,
+    *webhooks.ACTIONS,
     *access.AUDIT_ACTIONS,
     *access.TOKEN_ACTIONS,
 )
