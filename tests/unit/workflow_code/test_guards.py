@@ -113,8 +113,10 @@ def test_threads_of_steps_are_not_guarded_while_workflow_code_runs() -> None:
 
     def step() -> None:
         inside.wait()
-        found.append((time.time(), random.random(), FILE.read_bytes()))
-        done.set()
+        try:
+            found.append((time.time(), random.random(), FILE.read_bytes()))
+        finally:
+            done.set()  # otherwise the workflow would wait for ever
 
     thread = threading.Thread(target=step)
     thread.start()
