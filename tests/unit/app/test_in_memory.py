@@ -323,7 +323,19 @@ def test_jobs_of_a_paused_task_wait_for_its_resumption() -> None:
         assert fleet.result(job) == 2
 
 
+@pytest.fixture
+def _default_logs() -> Iterator[None]:
+    """Let structlog be as in a process of its own, whatever other tests have configured."""
+    config = structlog.get_config() if structlog.is_configured() else None
+    structlog.reset_defaults()
+    yield
+    structlog.reset_defaults()
+    if config is not None:
+        structlog.configure(**config)
+
+
 @pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.usefixtures("_default_logs")
 def test_nothing_is_printed(
     captured: bool, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -407,6 +407,9 @@ MAKING = {
     ("POST", "/workflows"),
     ("POST", "/schedules/{name}/adopt"),
     ("DELETE", "/listeners/{name}"),
+    ("PUT", "/events/cursors/{name}"),
+    ("POST", "/events/cursors/{name}/move"),
+    ("DELETE", "/events/cursors/{name}"),
 }
 """Requests of developers."""
 OF_ADMINISTRATORS = {
