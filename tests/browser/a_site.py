@@ -92,6 +92,18 @@ def full_site(directory: Path, *options: str) -> Iterator[Site]:
         eventually(lambda: _are_settled(site), "all runs but one have ended, and that one waits for its signal")
         change = {"action": "retry", "filter": {"function": "resize", "state": "cancelled"}, "reason": HOSTILE[0]}
         site.call("POST", "namespaces/default/operations", change)
+        hook = {
+            "name": "crm",
+            "url": "https://crm.example.com/",
+            "types": ["schedule.paused"],
+            "functions": [HOSTILE[0]],
+        }
+        site.call(
+            "POST",
+            "namespaces/default/webhooks",
+            {**hook, "template": f"{{{{ type }}}} {HOSTILE[1]}", "content": "text"},
+        )
+        site.call("POST", "namespaces/default/webhooks/crm/pause", {"reason": HOSTILE[0]})
         yield site
 
 
@@ -113,6 +125,12 @@ def shown_site(directory: Path) -> Iterator[Site]:
             site.call("POST", "namespaces/default/workflows", run)
         eventually(lambda: _are_settled(site), "all runs but one have ended, and that one waits for its signal")
         site.call("POST", "namespaces/default/marks", {"label": "web 4.2"})
+        hook = {
+            "name": "crm",
+            "url": "https://crm.example.com/events",
+            "types": ["schedule.paused", "schedule.overdue"],
+        }
+        site.call("POST", "namespaces/default/webhooks", hook)
         change = {"action": "retry", "filter": {"function": "resize", "state": "failed"}, "reason": "the disk was full"}
         operation = site.call("POST", "namespaces/default/operations", change)["id"]
         path = f"namespaces/default/operations/{operation}"

@@ -55,6 +55,8 @@ TOUR: Final[Mapping[str, Stop]] = {
     "/operations": Stop("operations"),
     "/operations/new": Stop("new-operation", query="?action=retry&state=failed"),
     "/operations/{id}": Stop("operation", "operations", "id"),
+    "/webhooks": Stop("webhooks"),
+    "/webhooks/{name}": Stop("webhook", "webhooks", "name"),
     "/audit": Stop("audit"),
     "/settings/tokens": Stop("tokens"),
     "/settings/namespaces": Stop("namespaces"),

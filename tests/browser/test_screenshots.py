@@ -39,6 +39,7 @@ def test_screenshots(chromium: Browser, tmp_path: Path) -> None:
             "/workflows/{key}": "waiting",
             "/workers/{worker}": worker,
             "/operations/{id}": operation,
+            "/webhooks/{name}": "crm",
         }
         for path, stop in TOUR.items():
             assert tab.open(address(path, shown.get(path, ""))).status == 200, path
