@@ -38,7 +38,7 @@ def memory() -> Iterator[None]:
 def begin(events: EventReader) -> None:
     """Create the cursor of a reader, with a loop that ends before its first event."""
     call = app.connections.blocking().call
-    call(*next(_Reading(events._filter, events._cursor).steps()))  # type: ignore[misc] # noqa: SLF001
+    call(*next(_Reading(events._filter, events._cursor).steps()))  # type: ignore[misc]  # noqa: SLF001 - one request alone
 
 
 def failed(*orders: int) -> None:
@@ -96,7 +96,7 @@ def test_events_are_read_with_asyncio() -> None:
     async def read() -> list[Event]:
         events = app.events("job.*", function="char*", cursor="a")
         call = app.connections.aio().call
-        await call(*next(_Reading(events._filter, events._cursor).steps()))  # type: ignore[misc] # noqa: SLF001
+        await call(*next(_Reading(events._filter, events._cursor).steps()))  # type: ignore[misc]  # noqa: SLF001 - one request alone
         await charge.asubmit(-1)
         await charge.asubmit(1)
         found: list[Event] = []

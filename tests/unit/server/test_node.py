@@ -15,6 +15,7 @@ from tests.unit.jobs.a_node import Client, Side, side, unexpected
 from mainspring.api.nodes import FunctionStatus, JobNumbers, ShowStatus, WaitingJobs
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.schedules import MemoryScheduleSlice
+from mainspring.engines.memory.subscriptions import MemorySubscriptionSlice
 from mainspring.errors import StoreBrokenError, StoreError, StoreFullError, StoreUnavailableError
 from mainspring.ids import node_id
 from mainspring.jobs import maintenance, rules
@@ -297,7 +298,7 @@ def test_the_first_interrupt_after_a_graceful_stop_sets_the_grace() -> None:
 
 def test_refused_writes_are_repeated_before_the_end() -> None:
     async def test() -> None:
-        engine = Failing([MemoryScheduleSlice()])
+        engine = Failing([MemoryScheduleSlice(), MemorySubscriptionSlice()])
         async with opened(engine) as node:
             who = worker(node)
             job = await submit(node)
@@ -321,7 +322,7 @@ def test_a_node_whose_store_refuses_is_not_ready_until_it_commits_a_probe(monkey
     monkeypatch.setattr(node, "TICK_INTERVAL", 0.01)
 
     async def test() -> None:
-        engine = Failing([MemoryScheduleSlice()])
+        engine = Failing([MemoryScheduleSlice(), MemorySubscriptionSlice()])
         async with opened(engine) as node:
             engine.error = StoreFullError("full")
             with capture_logs() as logs:
@@ -341,7 +342,7 @@ def test_a_node_whose_store_refuses_is_not_ready_until_it_commits_a_probe(monkey
 
 def test_a_broken_store_ends_the_node_at_once() -> None:
     async def test() -> None:
-        engine = Failing([MemoryScheduleSlice()])
+        engine = Failing([MemoryScheduleSlice(), MemorySubscriptionSlice()])
         async with opened(engine) as node:
             worker(node)
             await submit(node)
@@ -396,7 +397,7 @@ def test_a_node_resumes_with_the_store_in_a_file(tmp_path: Path) -> None:
 
 def test_a_store_that_cannot_be_read_stops_the_start() -> None:
     async def test() -> None:
-        engine = Failing([MemoryScheduleSlice()])
+        engine = Failing([MemoryScheduleSlice(), MemorySubscriptionSlice()])
         engine.error = StoreFullError("full")
         with pytest.raises(StoreFullError):
             await build(engine)
