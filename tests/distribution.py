@@ -31,6 +31,7 @@ BY_STORE: Final = frozenset(
         "tests/system/test_fleet_chaos.py",
         "tests/system/test_fleet_clients.py",
         "tests/system/test_fleet_counts.py",
+        "tests/system/test_fleet_events.py",
         "tests/system/test_fleet_fencing.py",
         "tests/system/test_fleet_jobs.py",
         "tests/system/test_fleet_life.py",

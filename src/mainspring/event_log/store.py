@@ -68,7 +68,16 @@ _decode: Final = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
 def row_of(event: NewEvent) -> tuple[str, str, str, str, int, bytes]:
     """Return the columns of a new event: namespace, type, function, subject, job, fields."""
-    return event.namespace, event.type, event.function, event.subject, event.job, _encode(event.fields)
+    return *about_of(event), _encode(event.fields)
+
+
+def about_of(event: NewEvent) -> tuple[str, str, str, str, int]:
+    """Return the namespace, type, function, subject and job of a new event, as the log has them.
+
+    Names may have any character, and PostgreSQL keeps no NUL in texts.
+    """
+    function, subject = (text.replace("\0", "\ufffd") for text in (event.function, event.subject))
+    return event.namespace, event.type, function, subject, event.job
 
 
 def event_of(row: Sequence[Any]) -> Event:

@@ -100,6 +100,14 @@ class EventSuite(StoreFixtures):
         store.end(job)
         assert brief(store) == [(types.SUCCEEDED, job.id)]
 
+    def test_names_may_have_any_characters(self, store: Store) -> None:
+        want(store)
+        store.settle(failed(store.leased(function=b"a\0b")))
+        cancel = ops.Cancel(store.submitted().id, b"", NOW)
+        cancel.act = Act("jobs.cancel", "ann", object="x\0y")
+        store.group(cancel)
+        assert {(event.function, event.subject) for event in numbered(store)} >= {("a\ufffdb", ""), ("", "x\ufffdy")}
+
     def test_an_interest_stays_until_it_is_removed(self, store: Store) -> None:
         first = want(store, "job.failed")
         store.reopen()

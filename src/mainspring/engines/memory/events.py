@@ -25,6 +25,7 @@ from mainspring.event_log.store import (
     ShowInterests,
     ShowLogEnds,
     SweepEvents,
+    about_of,
     begun,
     list_events,
 )
@@ -42,8 +43,9 @@ def append(tables: Tables, events: Sequence[NewEvent]) -> None:
     """Add new events to the log."""
     for one in events:
         tables.last_event += 1
-        about = (one.namespace, one.type, one.function, one.subject, one.job)
-        tables.events.append(Event(tables.last_event, time.time_ns() // 1000, *about, msgspec.to_builtins(one.fields)))
+        tables.events.append(
+            Event(tables.last_event, time.time_ns() // 1000, *about_of(one), msgspec.to_builtins(one.fields))
+        )
 
 
 def count_dead_letters(tables: Tables) -> list[NewEvent]:
