@@ -373,6 +373,8 @@ def execute(order: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(order["environment"])
     time.tzset()
+    # Bytecode counts for its source by the second of the last change and the size. Pages change a program several times a second.
+    sys.dont_write_bytecode = True
     unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         stream = _opened(number, name, mode, getattr(sys, name), unbuffered=unbuffered)
