@@ -30,6 +30,7 @@ class EventData(msgspec.Struct, omit_defaults=True, kw_only=True, frozen=True):
     until: datetime | None = None
     depth: int = 0
     lost: bool = False
+    running: bool = False
     cause: str = ""
     reason: str = ""
     why: str = ""

@@ -122,7 +122,7 @@ def _event(job: Job, row: DueRow, decided: bool) -> NewEvent | None:
         OverdueFields(
             kind=NAMES[Kind(row.kind)],
             due_us=row.due_us,
-            runs=row.kind == Kind.END and State(job.state).held,
+            running=row.kind == Kind.END and State(job.state).held,
             tags=options.tags,
             key=name_text(job.key),
             schedule=options.schedule or "",

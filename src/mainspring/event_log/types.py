@@ -61,7 +61,7 @@ class OverdueFields(Fields):
 
     kind: Annotated[str, about("The option that set the time: start_within or deadline.")] = ""
     due_us: Annotated[int, about("The time by which it should have begun or ended, in microseconds of wall time.")] = 0
-    runs: Annotated[bool, about("Whether it has begun: a node has the job, or its run is open.")] = False
+    running: Annotated[bool, about("Whether it has begun: a node has the job, or its run is open.")] = False
     tags: Annotated[tuple[str, ...], about("The tags of the job.")] = ()
     key: Annotated[str, about("The concurrency key of the job.")] = ""
     schedule: Annotated[str, about("The schedule that has started the job.")] = ""
