@@ -49,7 +49,7 @@ def ring(store: Store, now_us: int) -> list[Item]:
 def overdue(store: Store) -> list[tuple[int, str, int, bool]]:
     """Return the events of overdue jobs: the job, the option, its time, and whether the job runs."""
     return [
-        (event.job, event.fields["kind"], event.fields["due_us"], event.fields.get("runs", False))
+        (event.job, event.fields["kind"], event.fields["due_us"], event.fields.get("running", False))
         for event in numbered(store, types=frozenset({types.OVERDUE}))
     ]
 
