@@ -49,6 +49,9 @@ looks at its next tick, a moment later."""
 RELOAD_INTERVAL: Final = 10.0
 """Seconds between two reads of all interests: some end by themselves, and a message about a change may be lost."""
 SWEEP_INTERVAL: Final = 60.0
+"""Seconds between two deletions of old events."""
+IDLE_SWEEP_INTERVAL: Final = 3600.0
+"""The same while nobody wants events: those of before grow old as well."""
 READER_SECONDS: Final = 600.0
 """Seconds for which the interest of a reader lasts: it may be away for that time and miss nothing."""
 MOST_INTERESTS: Final = 2_000
@@ -94,9 +97,8 @@ class EventLog:
         self._announce = announce
         self._retention = retention
         self._most = most
-        self._listeners: dict[Callable[[], None], None] = {}
-        self._own_listeners: dict[Callable[[], None], None] = {}
-        self._change_listeners: dict[Callable[[], None], None] = {}
+        self._own_listeners: list[Callable[[], None]] = []
+        self._change_listeners: list[Callable[[], None]] = []
         self._unrecorded: list[NewEvent] = []
         self._waiting: list[Callable[[], object]] = []
         self._under_way: dict[tuple[Query[Any], int], list[tuple[Done, Failed]]] = {}
@@ -104,20 +106,13 @@ class EventLog:
         """How often there may have been new events so far."""
         self._all: AllInterests | None = None
         self._is_numbering = self._has_more = self._is_reloading = self._is_telling = False
-        self._look_at = self._reload_at = self._sweep_at = self._noted_at = clock.monotonic()
+        self._look_at = self._reload_at = self._noted_at = clock.monotonic()
+        self._sweep_at = self._look_at + SWEEP_INTERVAL
         self._version: int | None = None
         """The version of the interests in the store that was noted last, at the monotonic time ``_noted_at``."""
         current.subscribe(self.written, self.changed_elsewhere)
 
     # ---- growth ----
-
-    def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call a function, from now on, when there may be new events: soon after those of this node, and once a second."""
-        self._listeners[listener] = None
-
-    def unsubscribe(self, listener: Callable[[], None]) -> None:
-        """Stop calling it."""
-        self._listeners.pop(listener, None)
 
     def written(self) -> None:
         """Note that a group of this node has committed events."""
@@ -154,25 +149,25 @@ class EventLog:
             await Callback[None](lambda done, _: self._waiting.append(lambda: done(None)))
 
     def _grown(self) -> None:
-        for listener in [*self._own_listeners]:
+        for listener in self._own_listeners:
             listener()
         self._grown_anywhere()
 
     def _grown_anywhere(self) -> None:
         self.growths += 1
-        if (self._listeners or self._waiting) and not self._is_telling:
+        if self._waiting and not self._is_telling:
             self._is_telling = True
             self._call_soon(self._tell)
 
     def subscribe_own(self, listener: Callable[[], None]) -> None:
         """Call a function when there are new events of this node, at once after their commit: it may only plan work."""
-        self._own_listeners[listener] = None
+        self._own_listeners.append(listener)
 
     def _tell(self) -> None:
         self._is_telling = False
         waiting, self._waiting = self._waiting, []
-        for listener in (*self._listeners, *waiting):
-            listener()
+        for reader in waiting:
+            reader()
 
     # ---- events without an operation ----
 
@@ -318,13 +313,13 @@ class EventLog:
     def _reloaded(self, interests: AllInterests) -> None:
         self._is_reloading = False
         if self._all is None or interests.version > self._all.version:
-            for listener in [*self._change_listeners]:
+            for listener in self._change_listeners:
                 listener()
         self.use(interests)
 
     def subscribe_changes(self, listener: Callable[[], None]) -> None:
         """Call a function when this node has learned that interests have changed."""
-        self._change_listeners[listener] = None
+        self._change_listeners.append(listener)
 
     def _not_reloaded(self, error: StoreError) -> None:
         del error  # the next look repeats it
@@ -344,12 +339,11 @@ class EventLog:
             events, self._unrecorded = self._unrecorded, []
             self._put(events)
         self._grown_anywhere()
-        if not self._current.now:
-            return
-        if self._first is not None and self._first(EVENTS_KEY) and not self._is_numbering:
+        wanted = bool(self._current.now)
+        if wanted and self._first is not None and self._first(EVENTS_KEY) and not self._is_numbering:
             self._number()
         if now >= self._sweep_at and (self._first is None or self._first(EVENTS_KEY)):
-            self._sweep_at = now + SWEEP_INTERVAL
+            self._sweep_at = now + (SWEEP_INTERVAL if wanted else IDLE_SWEEP_INTERVAL)
             self._sweep()
 
     def _sweep(self) -> None:

@@ -115,7 +115,7 @@ def begun(saved: Sequence[StoredInterest], present: Iterable[StoredInterest], la
     """Return interests as they are stored: those that are new, or have changed, begin behind ``last``.
 
     A reader begins at a number that no event has. So its place differs from that of an earlier reader, who has missed the events
-    of which nobody wanted a record.
+    that nobody wanted in between.
     """
     stored = {one.id: one for one in present}
     found = []

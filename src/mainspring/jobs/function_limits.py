@@ -72,7 +72,7 @@ class Functions:
         self._read_at = self._repeated + READ_INTERVAL
         self._reading = False
         self._changes = -1
-        """The number of changes, by the signs, of which the limits have been read; -1 if it is unknown."""
+        """The number of changes when the limits were read, by the signs; -1 if it is unknown."""
 
     def _now_us(self) -> int:
         return to_us(self._clock.wall())

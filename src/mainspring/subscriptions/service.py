@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mainspring.storage.engine import Page
     from mainspring.storage.reads import Reads
     from mainspring.subscriptions.model import Subscribed, Subscription
+    from mainspring.subscriptions.store import Repaired
 
 log = structlog.get_logger("mainspring.subscriptions")
 
@@ -216,7 +217,14 @@ class Deliverer:
             self.look()
             if now >= self._repair_at:
                 self._repair_at = now + REPAIR_INTERVAL
-                self._commits.put(RepairDeliveries(self._now_us()), lambda _: None, lambda _: None)
+                self._repair(0)
+
+    def _repair(self, after: int) -> None:
+        def repaired(outcome: Repaired) -> None:
+            if outcome.next is not None:
+                self._repair(outcome.next)
+
+        self._commits.put(RepairDeliveries(self._now_us(), after), repaired, lambda _: None)
 
     def changed(self) -> None:
         """Read the subscriptions again: a node has changed one."""

@@ -82,15 +82,28 @@ class Redeliver(Acting):
 
 
 class RepairDeliveries(Operation):
-    """End deliveries whose jobs have ended without a notice, at a node of an earlier version. Outcome: how many there were."""
+    """End deliveries whose jobs have ended without a notice, at a node of an earlier version.
+
+    It looks at those with jobs behind ``after``, the lowest jobs first and up to the limit. Outcome: `Repaired`.
+    """
 
     phase = Phase.SLICES
     now_us: int
+    after: int = 0
     limit: int = 500
 
     def __post_init__(self) -> None:
         self.rows = self.limit
         self.urgent = False
+
+
+class Repaired(NamedTuple):
+    """The outcome of `RepairDeliveries`."""
+
+    number: int
+    """How many deliveries were ended."""
+    next: int | None
+    """The job behind which to go on; None: all deliveries had their turn."""
 
 
 class ListSubscriptions(Query[list[Subscribed]], frozen=True):
@@ -132,8 +145,8 @@ class SubscriptionTables(SliceTransaction, Protocol):
     async def become_job(self, delivery: Delivery) -> None:
         """Write the job of a delivery that has waited."""
 
-    async def oldest(self, limit: int) -> Sequence[Delivery]:
-        """Return deliveries that are jobs, those of the lowest jobs first."""
+    async def with_jobs(self, after: int, limit: int) -> Sequence[Delivery]:
+        """Return deliveries that are jobs behind a number, those of the lowest jobs first."""
 
     async def look_up(self, ids: Iterable[int]) -> Mapping[int, Job]:
         """Return jobs by their ids."""

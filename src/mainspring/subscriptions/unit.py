@@ -16,6 +16,7 @@ from mainspring.subscriptions.store import (
     Redeliver,
     RemoveSubscription,
     RepairDeliveries,
+    Repaired,
     SaveSubscription,
 )
 
@@ -163,8 +164,8 @@ class SubscriptionUnit:
                 under_way.add(key)
         await self._tables.add(new)
 
-    async def _repair(self, operation: RepairDeliveries) -> int:
-        deliveries = await self._tables.oldest(operation.limit)
+    async def _repair(self, operation: RepairDeliveries) -> Repaired:
+        deliveries = await self._tables.with_jobs(operation.after, operation.limit)
         jobs = await self._tables.look_up([one.job for one in deliveries])
         ended = []
         for one in deliveries:
@@ -172,7 +173,8 @@ class SubscriptionUnit:
             if job is None or State(job.state).ended:
                 state = int(State.CANCELLED) if job is None else job.state
                 ended.append((one.subscription, one.subject, one.number, state, operation.now_us))
-        return await self._end(ended) if ended else 0
+        number = await self._end(ended) if ended else 0
+        return Repaired(number, deliveries[-1].job if len(deliveries) == operation.limit else None)
 
     async def flush(self) -> None:
         """Store the jobs of deliveries."""

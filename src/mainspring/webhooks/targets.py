@@ -195,7 +195,7 @@ _NOT_PUBLIC: Final = _table(
     ("169.254.0.0/16", "link-local"),
     ("192.0.0.0/24 192.0.2.0/24 192.88.99.0/24 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 240.0.0.0/4", "reserved"),
     ("224.0.0.0/4", "multicast"),
-    # IPv6: first its kinds, then those of 2000::/3, the rest of which is public.
+    # IPv6: first its kinds, then the parts of 2000::/3 that are not public.
     ("::/128", "unspecified"),
     ("::1/128", "loopback"),
     ("fc00::/7", "private"),

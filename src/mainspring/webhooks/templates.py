@@ -3,8 +3,8 @@
 A template comes from a user and runs in the node, between everything else on its loop. The sandbox keeps it from Python's
 objects. But it limits neither time nor memory: ``'x' * 10**9`` or a text that is doubled thirty times would stop the node. So
 only harmless parts of the language are accepted (`_check`): names, attributes, conditions, loops, comparisons and the filters
-below, but no calls, no arithmetic and no variables. Loops, filters and searches count as steps, of which a rendering
-has a number.
+below, but no calls, no arithmetic and no variables. Loops, filters and searches count as steps, and the steps
+of a rendering are limited.
 
 In a template for JSON every value is escaped for the string around it, as templates of pages escape for HTML. So no text of an
 error ends a string and adds fields of its own.

@@ -242,10 +242,21 @@ class SubscriptionSuite(StoreFixtures):
         subscribe(store)
         deliver(store, 0, 2, about(1, 2))
         (job,) = leased(store)
-        assert store.group(RepairDeliveries(NOW)) == [0]
+        assert store.group(RepairDeliveries(NOW)) == [(0, None)]
         assert job.options is not None
         store.end(replace(job, options=replace(job.options, owner=None)))
         assert payloads(store) == []
-        assert store.group(RepairDeliveries(NOW)) == [1]
+        assert store.group(RepairDeliveries(NOW)) == [(1, None)]
         assert payloads(store) == [b"[2]"]
-        assert store.group(RepairDeliveries(NOW)) == [0]
+        assert store.group(RepairDeliveries(NOW)) == [(0, None)]
+
+    def test_deliveries_that_go_on_hide_none_behind_them_from_the_repair(self, store: Store) -> None:
+        subscribe(store)
+        deliver(store, 0, 4, [*about(1, subject=5), *about(2, subject=6), *about(3, 4)])
+        *others, job = leased(store)
+        assert job.options is not None
+        store.end(replace(job, options=replace(job.options, owner=None)))
+        ((number, place),) = store.group(RepairDeliveries(NOW, limit=2))
+        assert (number, place) == (0, others[-1].id)
+        assert store.group(RepairDeliveries(NOW, place, limit=2)) == [(1, None)]
+        assert payloads(store) == [b"[4]"]

@@ -11,7 +11,7 @@ from mainspring.clock import to_us
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.event_log import types
 from mainspring.event_log.interests import CurrentInterests, Interest
-from mainspring.event_log.service import READER_SECONDS, RELOAD_INTERVAL, SWEEP_INTERVAL, EventLog
+from mainspring.event_log.service import IDLE_SWEEP_INTERVAL, READER_SECONDS, RELOAD_INTERVAL, SWEEP_INTERVAL, EventLog
 from mainspring.event_log.store import AllInterests, ShowInterests, StoredInterest, SweepEvents
 from mainspring.testing.passing_time import ManualClock
 
@@ -150,11 +150,9 @@ def test_a_reader_is_complete_from_the_oldest_interest_that_includes_it(store: S
     assert want(store, "job.failed", "job.succeeded") == wide
 
 
-def test_the_log_is_swept_by_age_and_number_while_somebody_wants_events(store: Store) -> None:
-    store.log.tick()
-    assert store.swept == []
+def test_the_log_is_swept_by_age_and_number(store: Store) -> None:
+    store.clock.advance(SWEEP_INTERVAL)
     want(store, "job.*")
-    store.clock.advance(1)
     store.log.tick()
     assert len(store.swept) == 2  # a full sweep is followed by another one
     assert (store.swept[0].before_us, store.swept[0].most) == (to_us(store.clock.wall() - 60.0), 10)
@@ -165,6 +163,19 @@ def test_the_log_is_swept_by_age_and_number_while_somebody_wants_events(store: S
     want(store, "job.*")
     store.log.tick()
     assert len(store.swept) == 3
+
+
+def test_the_log_is_swept_rarely_while_nobody_wants_events(store: Store) -> None:
+    store.clock.advance(SWEEP_INTERVAL)
+    store.log.tick()
+    swept = len(store.swept)
+    assert swept
+    store.clock.advance(SWEEP_INTERVAL)
+    store.log.tick()
+    assert len(store.swept) == swept
+    store.clock.advance(IDLE_SWEEP_INTERVAL)
+    store.log.tick()
+    assert len(store.swept) == swept + 1
 
 
 def test_a_reader_that_waits_is_called_at_new_events_and_once_a_second(store: Store) -> None:

@@ -66,8 +66,8 @@ class MemorySubscriptions(MemoryGround):
     async def become_job(self, delivery: Delivery) -> None:
         self._tables.deliveries[delivery.subscription, delivery.subject][0] = delivery
 
-    async def oldest(self, limit: int) -> Sequence[Delivery]:
-        found = [one for some in self._tables.deliveries.values() for one in some if one.job]
+    async def with_jobs(self, after: int, limit: int) -> Sequence[Delivery]:
+        found = [one for some in self._tables.deliveries.values() for one in some if one.job > after]
         return sorted(found, key=lambda one: one.job)[:limit]
 
     async def look_up(self, ids: Iterable[int]) -> Mapping[int, Job]:

@@ -80,8 +80,8 @@ class SubscriptionRows:
             "become_job", delivery.subscription, delivery.subject, delivery.number, delivery.job, b""
         )
 
-    async def oldest(self, limit: int) -> Sequence[Delivery]:
-        return [Delivery(*row) for row in await self._sql.fetch("oldest_deliveries", limit)]
+    async def with_jobs(self, after: int, limit: int) -> Sequence[Delivery]:
+        return [Delivery(*row) for row in await self._sql.fetch("deliveries_with_jobs", after, limit)]
 
 
 def _decoded(rows: Iterable[Sequence[Any]]) -> list[Subscribed]:

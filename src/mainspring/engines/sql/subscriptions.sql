@@ -29,5 +29,5 @@ WHERE subscription = $1 AND subject = $2 ORDER BY number LIMIT 1;
 -- name: become_job
 UPDATE deliveries SET job = $4, payload = $5 WHERE subscription = $1 AND subject = $2 AND number = $3;
 
--- name: oldest_deliveries
-SELECT subscription, subject, number, payload, depth, job FROM deliveries WHERE job > 0 ORDER BY job LIMIT $1;
+-- name: deliveries_with_jobs
+SELECT subscription, subject, number, payload, depth, job FROM deliveries WHERE job > 0 AND job > $1 ORDER BY job LIMIT $2;
