@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from mainspring.access.caller import EVERY_NAMESPACE, LOCAL, Caller, Grant, Role
-from mainspring.api.handlers.listeners import COUNTED, ListenerCalls, payloads
+from mainspring.api.handlers.listeners import ListenerCalls, payloads
+from mainspring.api.handlers.subscriptions import COUNTED
 from mainspring.api.jobs import CancelJob
 from mainspring.api.listeners import (
     DeclaredListener,

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from mainspring.access.caller import EVERY_NAMESPACE, LOCAL, Permission
 from mainspring.api.handlers.events import info_of
+from mainspring.api.handlers.subscriptions import ATTEMPTS, Progress, SubscriptionLookup
 from mainspring.api.listeners import (
     DeclareListeners,
     ListenerInfo,
@@ -19,12 +20,11 @@ from mainspring.api.listeners import (
     ResumeListener,
     ShowListener,
 )
-from mainspring.api.request import ApiError, Code, Page
+from mainspring.api.request import Code, Page
 from mainspring.api.schedules import Declared, Difference
 from mainspring.api.submitting import PRIORITY_BY_NAME, check_seconds, submission_problem
 from mainspring.errors import ConflictError, ForbiddenError, UsageError
 from mainspring.event_log.interests import Interest
-from mainspring.event_log.store import ListEvents
 from mainspring.event_log.types import ACTED, types_of
 from mainspring.jobs.model import Options, check_retry
 from mainspring.jobs.user_data import check_tags
@@ -46,12 +46,8 @@ if TYPE_CHECKING:
     from mainspring.subscriptions.model import Subscribed
     from mainspring.subscriptions.service import Deliverer
 
-COUNTED: Final = 1000
-"""Events up to which ``behind`` is counted."""
 MOST_LISTENERS: Final = 1000
 """Listeners of a store: each event is compared with those that have its type."""
-ATTEMPTS: Final = 5
-"""Number of times that a change is repeated if another request changes the listener meanwhile."""
 _OF_LISTENERS: Final = "\x1elisteners"
 """The end of the names under which the store has the versions of an App's listeners: those of its schedules are others."""
 _encode: Final = Encoder().encode
@@ -78,8 +74,7 @@ class ListenerCalls:
         reads: Reads,
         deploy: Callable[[str, bytes, Sequence[str]], Awaitable[Deployed]],
     ) -> None:
-        self._kept = deliverer
-        self._reads = reads
+        self._listeners = SubscriptionLookup(deliverer, reads, Target.LISTENER, Code.LISTENER_NOT_FOUND)
         self._deploy = deploy
         self.handlers: Handlers = {
             ListListeners: self._list,
@@ -90,55 +85,18 @@ class ListenerCalls:
             DeclareListeners: self._declare,
         }
 
-    @property
-    def _deliverer(self) -> Deliverer:
-        assert self._kept is not None
-        return self._kept
-
     # ---- reading ----
 
-    async def _all(self, namespace: str) -> dict[str, Subscribed]:
-        """Return the listeners of a namespace by name, in the order of their names."""
-        found = {
-            one.subscription.name: one
-            for one in await self._deliverer.all()
-            if one.subscription.target is Target.LISTENER and one.subscription.namespace == namespace
-        }
-        return dict(sorted(found.items()))
-
-    async def _find(self, request: ShowListener | PauseListener | ResumeListener | RemoveListener) -> Subscribed:
-        found = (await self._all(request.namespace)).get(request.name)
-        if found is None:
-            raise ApiError(
-                Code.LISTENER_NOT_FOUND,
-                f"there is no listener {request.name!r}; mainspring listeners list shows those there are",
-            )
-        return found
-
     async def _list(self, request: ListListeners, call: Call) -> Page[ListenerInfo]:
-        found = call.shown(
-            [one for name, one in (await self._all(request.namespace)).items() if name > (request.cursor or "")],
-            lambda one: one.subscription.function,
-        )
-        page = found[: request.limit]
-        infos = await self._infos(page)
-        return Page(infos, infos[-1].name if len(found) > len(page) else None)
+        page, following = await self._listeners.page(request, call)
+        return Page([_described(one) for one in await self._listeners.progress(page)], following)
 
     async def _show(self, request: ShowListener, _: Call) -> ListenerInfo:
-        return await self._info(await self._find(request))
+        return await self._info(await self._listeners.find(request))
 
     async def _info(self, one: Subscribed) -> ListenerInfo:
-        (info,) = await self._infos([one])
-        return info
-
-    async def _infos(self, listeners: Sequence[Subscribed]) -> list[ListenerInfo]:
-        """Describe listeners. One read of the log counts what they have not had, from the one that is furthest behind."""
-        if not listeners:
-            return []
-        seen = {one.subscription.id: max(one.number, self._deliverer.seen(one.subscription.id)) for one in listeners}
-        types = frozenset[str]().union(*(one.subscription.interest.types for one in listeners))
-        page = await self._reads.read(ListEvents(after=min(seen.values()), limit=COUNTED, types=types))
-        return [_described(one, seen[one.subscription.id], page.items) for one in listeners]
+        (progress,) = await self._listeners.progress([one])
+        return _described(progress)
 
     # ---- changing ----
 
@@ -153,17 +111,17 @@ class ListenerCalls:
         self, request: PauseListener | ResumeListener, call: Call, paused: str, reason: str
     ) -> ListenerInfo:
         for _ in range(ATTEMPTS):
-            found = await self._find(request)
+            found = await self._listeners.find(request)
             act = call.act(reason, of=request.name)
             changed = replace(found.subscription, paused=paused)
-            saved = await self._deliverer.save(changed, found.version, act)
+            saved = await self._listeners.deliverer.save(changed, found.version, act)
             if saved is not None:
                 return await self._info(saved)
         raise ConflictError(f"the listener {request.name!r} is changed by others all the time: try again")
 
     async def _remove(self, request: RemoveListener, call: Call) -> RemovedListener:
-        found = await self._find(request)
-        await self._deliverer.remove(
+        found = await self._listeners.find(request)
+        await self._listeners.deliverer.remove(
             found.subscription.id, call.act(of=request.name, before=_shown(found.subscription))
         )
         return RemovedListener(request.name)
@@ -176,7 +134,7 @@ class ListenerCalls:
         for one in request.listeners:
             self._check(one, call)
         declared = [_subscription(one, namespace) for one in request.listeners]
-        stored = await self._all(namespace)
+        stored = await self._listeners.all(namespace)
         app = request.app
         if not request.is_named:
             app = declaring.name_of(app, request.functions, [one.subscription for one in stored.values()])
@@ -217,10 +175,12 @@ class ListenerCalls:
     async def _apply(self, change: declaring.Change, before: Subscribed | None, namespace: str, act: Act) -> bool:
         """Apply a change; return whether it was made, and not by another worker a moment before."""
         if change.kind is Kind.REMOVED:
-            return await self._deliverer.remove(id_of(Target.LISTENER, namespace, change.name), act)
+            return await self._listeners.deliverer.remove(id_of(Target.LISTENER, namespace, change.name), act)
         if change.after is None:
             return True
-        return await self._deliverer.save(change.after, 0 if before is None else before.version, act) is not None
+        return (
+            await self._listeners.deliverer.save(change.after, 0 if before is None else before.version, act) is not None
+        )
 
     def _check(self, one: DeclaredListener, call: Call) -> None:
         """Raise ForbiddenError unless the caller may run the listener's function, and see all of its events."""
@@ -306,8 +266,8 @@ def _shown(one: Subscription) -> dict[str, Any]:
     }
 
 
-def _described(one: Subscribed, seen: int, events: Sequence[Event]) -> ListenerInfo:
-    """Describe a listener that had the events up to a number; ``events`` are later ones."""
+def _described(progress: Progress) -> ListenerInfo:
+    one, delivered, behind = progress
     subscription = one.subscription
     interest = subscription.interest
     return ListenerInfo(
@@ -320,8 +280,8 @@ def _described(one: Subscribed, seen: int, events: Sequence[Event]) -> ListenerI
         app=subscription.app,
         state="paused" if subscription.paused else "active",
         paused=subscription.paused or None,
-        delivered=str(seen),
-        behind=sum(event.number > seen and subscription.includes(event) for event in events),
+        delivered=str(delivered),
+        behind=behind,
         failures=one.failures,
         missed=str(subscription.missed) if subscription.missed else None,
     )

@@ -12,6 +12,7 @@ from mainspring.access.caller import LOCAL, Permission
 from mainspring.api.handlers.events import data_of
 from mainspring.api.handlers.job_records import JobLookup
 from mainspring.api.handlers.pages import rfc3339
+from mainspring.api.handlers.subscriptions import ATTEMPTS, Progress, SubscriptionLookup
 from mainspring.api.request import ApiError, Code, Page, Touches
 from mainspring.api.webhooks import (
     LONGEST_OVERLAP,
@@ -67,10 +68,6 @@ if TYPE_CHECKING:
     from mainspring.subscriptions.service import Deliverer
     from mainspring.subscriptions.webhooks import WebhookWorkers
 
-COUNTED: Final = 1000
-"""Events up to which ``behind`` is counted."""
-ATTEMPTS: Final = 5
-"""Number of times that a change is repeated if another request changes the webhook meanwhile."""
 TEST: Final = "webhook.test"
 """The type of messages of tests, which are no events."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -122,7 +119,7 @@ class WebhookCalls:
         record: Callable[[Act], Coroutine[Ask, Any, None]],
         bulk: BulkService | None = None,
     ) -> None:
-        self._kept = deliverer
+        self._webhooks = SubscriptionLookup(deliverer, reads, Target.WEBHOOK, Code.WEBHOOK_NOT_FOUND)
         self._workers = workers
         self._jobs = jobs
         self._reads = reads
@@ -142,47 +139,21 @@ class WebhookCalls:
             RemoveWebhook: self._remove,
         }
 
-    @property
-    def _deliverer(self) -> Deliverer:
-        assert self._kept is not None
-        return self._kept
-
     def _now_us(self) -> int:
         return to_us(self._jobs.clock.wall())
 
     # ---- reading ----
 
-    async def _all(self, namespace: str) -> dict[str, Subscribed]:
-        """Return the webhooks of a namespace by name, in the order of their names."""
-        found = {
-            one.subscription.name: one
-            for one in await self._deliverer.all()
-            if one.subscription.target is Target.WEBHOOK and one.subscription.namespace == namespace
-        }
-        return dict(sorted(found.items()))
-
     async def _find(self, call: Call, revision: str | None = None) -> Subscribed:
-        request: Any = call.request
-        found = (await self._all(request.namespace)).get(request.name)
-        if found is None:
-            raise ApiError(
-                Code.WEBHOOK_NOT_FOUND,
-                f"there is no webhook {request.name!r}; mainspring webhooks list shows those there are",
-            )
+        found = await self._webhooks.find(call.request)
         if revision is not None and revision != str(found.version):
-            raise ApiError(
-                Code.CHANGED, f"the webhook {request.name!r} was changed since revision {revision}: read it again"
-            )
+            name = found.subscription.name
+            raise ApiError(Code.CHANGED, f"the webhook {name!r} was changed since revision {revision}: read it again")
         return found
 
     async def _list(self, request: ListWebhooks, call: Call) -> Page[WebhookInfo]:
-        found = call.shown(
-            [one for name, one in (await self._all(request.namespace)).items() if name > (request.cursor or "")],
-            lambda one: one.subscription.function,
-        )
-        page = found[: request.limit]
-        infos = await self._infos(page)
-        return Page(infos, infos[-1].name if len(found) > len(page) else None)
+        page, following = await self._webhooks.page(request, call)
+        return Page(await self._infos(page), following)
 
     async def _show(self, request: ShowWebhook, call: Call) -> WebhookInfo:
         one = await self._find(call)
@@ -202,17 +173,9 @@ class WebhookCalls:
         return info
 
     async def _infos(self, webhooks: Sequence[Subscribed]) -> list[WebhookInfo]:
-        """Describe webhooks, without the paths of their URLs. One read of the log counts what they have not had."""
-        if not webhooks:
-            return []
-        seen = {one.subscription.id: max(one.number, self._deliverer.seen(one.subscription.id)) for one in webhooks}
-        types = frozenset[str]().union(*(one.subscription.interest.types for one in webhooks))
-        page = await self._reads.read(ListEvents(after=min(seen.values()), limit=COUNTED, types=types))
+        """Describe webhooks, without the paths of their URLs."""
         now_us = self._now_us()
-        return [
-            _described(one, webhook_of(one.subscription), seen[one.subscription.id], page.items, now_us)
-            for one in webhooks
-        ]
+        return [_described(one, now_us) for one in await self._webhooks.progress(webhooks)]
 
     # ---- changing ----
 
@@ -227,7 +190,7 @@ class WebhookCalls:
         for field in ("url", "types"):
             if getattr(request, field) is UNSET:
                 raise ApiError(Code.INVALID, f"a webhook needs {field}", field=field)
-        stored = await self._all(request.namespace)
+        stored = await self._webhooks.all(request.namespace)
         if request.name in stored:
             raise ConflictError(f"there is a webhook {request.name!r} already: edit it, or choose another name")
         if len(stored) >= MOST_WEBHOOKS:
@@ -237,7 +200,9 @@ class WebhookCalls:
         interest = _interest(request, Interest(frozenset(), request.namespace), call)
         await self._check_url(request, webhook)
         subscription = subscription_of(request.namespace, request.name, interest, webhook)
-        saved = await self._deliverer.save(subscription, 0, call.act(of=request.name, after=_shown(subscription)))
+        saved = await self._webhooks.deliverer.save(
+            subscription, 0, call.act(of=request.name, after=_shown(subscription))
+        )
         if saved is None:
             raise ConflictError(f"there is a webhook {request.name!r} already: edit it, or choose another name")
         return await self._with_secret(saved, secret.text)
@@ -300,14 +265,14 @@ class WebhookCalls:
                 call.caller.check_everywhere(call.request.permission)
             after = change(found.subscription)
             act = call.act(reason, of=after.name, before=_shown(found.subscription), after=_shown(after))
-            saved = await self._deliverer.save(after, found.version, act)
+            saved = await self._webhooks.deliverer.save(after, found.version, act)
             if saved is not None:
                 return saved
         raise ConflictError("the webhook is changed by others all the time: try again")
 
     async def _remove(self, request: RemoveWebhook, call: Call) -> RemovedWebhook:
         one = (await self._find(call, request.revision)).subscription
-        await self._deliverer.remove(one.id, call.act(of=one.name, before=_shown(one)))
+        await self._webhooks.deliverer.remove(one.id, call.act(of=one.name, before=_shown(one)))
         if self._bulk is not None:  # otherwise they wait for a webhook of this name, which refuses them
             where = JobFilter(states=_WAITING, function=_function(one), namespace=one.namespace)
             spec = Spec(action=Action.CANCEL, where=where, reason="the webhook was removed")
@@ -362,7 +327,7 @@ class WebhookCalls:
         if request.until is not None:
             last = await self._number("until", request.until, after=True)
         act = call.act(of=request.name, after={"since": request.since, "until": request.until})
-        done = await self._deliverer.redeliver(subscription.id, first, last, act)
+        done = await self._webhooks.deliverer.redeliver(subscription.id, first, last, act)
         return Redelivery(request.name, None, done.number, None if done.next is None else str(done.next))
 
     async def _redeliver_job(self, request: RedeliverWebhook, subscription: Subscription, call: Call) -> Redelivery:
@@ -379,7 +344,7 @@ class WebhookCalls:
             await self._jobs.clients.retry(job.id, act=act, namespace=request.namespace)
             return Redelivery(request.name, handle, 1, None)
         number = of_owner(whose)[2]
-        done = await self._deliverer.redeliver(subscription.id, number, number, act)
+        done = await self._webhooks.deliverer.redeliver(subscription.id, number, number, act)
         if not done.number:
             raise ApiError(
                 Code.NOT_KEPT, f"the event {number} of {handle} is not kept, or is not for the webhook any more"
@@ -471,10 +436,11 @@ def _shown(one: Subscription) -> dict[str, Any]:
     }
 
 
-def _described(one: Subscribed, webhook: Webhook, seen: int, events: Sequence[Event], now_us: int) -> WebhookInfo:
-    """Describe a webhook that had the events up to a number; ``events`` are later ones."""
-    subscription, body = one.subscription, webhook.body
-    interest = subscription.interest
+def _described(progress: Progress, now_us: int) -> WebhookInfo:
+    one, delivered, behind = progress
+    subscription = one.subscription
+    webhook, interest = webhook_of(subscription), subscription.interest
+    body = webhook.body
     return WebhookInfo(
         name=subscription.name,
         function=subscription.function,
@@ -490,8 +456,8 @@ def _described(one: Subscribed, webhook: Webhook, seen: int, events: Sequence[Ev
         state="paused" if subscription.paused else "active",
         paused=subscription.paused or None,
         failures=one.failures,
-        delivered=str(seen),
-        behind=sum(event.number > seen and subscription.includes(event) for event in events),
+        delivered=str(delivered),
+        behind=behind,
         missed=str(subscription.missed) if subscription.missed else None,
         secrets=len(webhook.secrets.at(now_us)),
         overlap_ends_at=rfc3339(max((old.until_us for old in webhook.secrets.old if old.until_us > now_us), default=0)),
