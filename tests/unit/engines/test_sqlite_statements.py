@@ -74,17 +74,7 @@ PLANS = {
     "sweep_succeeded": [BY_ID, "LIST SUBQUERY 1", f"{PARTIAL} succeeded (ended_us<?)"],
     "sweep_unsuccessful": [BY_ID, "LIST SUBQUERY 1", f"{PARTIAL} unsuccessful (state=? AND ended_us<?)"],
     "schedule": ["SEARCH schedules USING INDEX sqlite_autoindex_schedules_1 (name=?)"],
-    "due_schedules": [
-        "COMPOUND QUERY",
-        "LEFT-MOST SUBQUERY",
-        "CO-ROUTINE due",
-        "SEARCH schedules USING INDEX schedules_due (next_us>? AND next_us<?)",
-        "SCAN due",
-        "UNION ALL",
-        "CO-ROUTINE later",
-        "SEARCH schedules USING COVERING INDEX schedules_due (next_us>?)",
-        "SCAN later",
-    ],
+    "due_schedules": ["SEARCH schedules USING INDEX schedules_due (next_us<?)"],
     "named_schedules": [
         "SEARCH schedules USING INDEX sqlite_autoindex_schedules_1 (name=?)",
         "LIST SUBQUERY 1",

@@ -314,14 +314,16 @@ class PostgresScheduleSlice(ScheduleSlice):
     def unit(self, tx: Transaction) -> PostgresScheduleUnit:
         return PostgresScheduleUnit(tx, self._monotonic)
 
-    async def read_due(self, tx: Transaction, operation: ops.FindDue) -> Sequence[Sequence[Any]]:
+    async def read_due(self, tx: Transaction, operation: ops.FindDue) -> tuple[Sequence[Sequence[Any]], int | None]:
         floor, clock = tx.memory(DueFloor), tx.memory(Floors).clock
         began = clock()
         whole, (place,) = floor.begin(began)
         found = await tx.sql.fetch("due_schedules", place, operation.until_us, operation.rows)
+        later = None
+        if found and found[-1][0] is None:
+            found, later = found[:-1], found[-1][2]
         if whole:
             floor.scans.note_cost(began, clock() - began)
         if floor.scans.slow:
-            first_us = found[0][2] if found and found[0][0] is not None else operation.until_us
-            floor.rise(first_us - DUE_SLACK_US)
-        return found
+            floor.rise((found[0][2] if found else operation.until_us) - DUE_SLACK_US)
+        return found, later

@@ -7,6 +7,15 @@ CASE WHEN strpos(name, E'\x1f') > 0 THEN split_part(name, E'\x1f', 1) ELSE 'defa
 -- part: to_mend
 standing IN (2, 3);
 
+-- The last row is the first schedule that is due later: another statement would be another way to the server and back.
+-- name: due_schedules
+SELECT * FROM (
+    SELECT name, version, next_us FROM schedules
+    WHERE next_us >= $1 AND next_us <= $2 ORDER BY next_us, name LIMIT $3) AS due
+UNION ALL
+SELECT NULL, NULL, next_us FROM (
+    SELECT next_us FROM schedules WHERE next_us > $2 ORDER BY next_us LIMIT 1) AS later;
+
 -- name: enter_schedules
 SELECT enter_schedules_2($1);
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from mainspring.schedules.model import Fire
     from mainspring.storage.engine import Meter, Operation, Page
 
-LOWEST: Final = -(2**63)
-"""The lowest integer of these stores."""
 _HAS_JOB: Final = frozenset({ops.Standing.FIRED, ops.Standing.JOINED})
 
 
@@ -182,7 +180,7 @@ async def _last_outcomes(tx: Transaction, query: LastOutcomes, _: Meter) -> list
     return found
 
 
-class ScheduleSlice:
+class ScheduleSlice(ABC):
     """The slice: ``jobs.slices.Slice``. ``monotonic`` measures fires."""
 
     kind = unit.KIND
@@ -199,19 +197,20 @@ class ScheduleSlice:
         self._monotonic = monotonic
         self.handlers: Mapping[type[Operation], Callable[..., Any]] = {ops.FindDue: self.find_due}
 
-    async def read_due(self, tx: Any, operation: ops.FindDue) -> Sequence[Sequence[Any]]:
-        """Return the rows of the statement ``due_schedules``."""
-        sql: Statements = tx.sql
-        return await sql.fetch("due_schedules", LOWEST, operation.until_us, operation.rows)
+    @abstractmethod
+    async def read_due(self, tx: Any, operation: ops.FindDue) -> tuple[Sequence[Sequence[Any]], int | None]:
+        """Return the name, version and fire time of schedules in the order of these times.
+
+        If they are fewer than requested, also the first time after them; else None.
+        """
 
     async def find_due(self, tx: Transaction, operations: Sequence[ops.FindDue]) -> list[ops.Upcoming]:
         """Return the schedules that are due soon."""
         return [await self._find_due(tx, operation) for operation in operations]
 
     async def _find_due(self, tx: Transaction, operation: ops.FindDue) -> ops.Upcoming:
-        found = await self.read_due(tx, operation)
-        later = found[-1][2] if found and found[-1][0] is None else None
-        due = _due(found if later is None else found[:-1])
+        found, later = await self.read_due(tx, operation)
+        due = _due(found)
         if len(due) < operation.rows:
             return ops.Upcoming(due, later)
         (last, last_us) = due[-1]

@@ -1,12 +1,3 @@
--- The last row is the first schedule that is due later.
--- name: due_schedules
-SELECT * FROM (
-    SELECT name, version, next_us FROM schedules {index(schedules_due)}
-    WHERE next_us >= $1 AND next_us <= $2 ORDER BY next_us, name LIMIT $3) AS due
-UNION ALL
-SELECT NULL, NULL, next_us FROM (
-    SELECT next_us FROM schedules {index(schedules_due)} WHERE next_us > $2 ORDER BY next_us LIMIT 1) AS later;
-
 -- name: next_schedule
 SELECT next_us FROM schedules {index(schedules_due)}
 WHERE next_us IS NOT NULL AND (next_us, name) > ($1, $2) ORDER BY next_us, name LIMIT 1;

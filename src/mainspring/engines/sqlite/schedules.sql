@@ -11,6 +11,9 @@ SELECT name, schedule FROM schedules;
 -- name: schedule
 SELECT name, schedule, state FROM schedules WHERE name = $1;
 
+-- name: due_schedules
+SELECT name, version, next_us FROM schedules INDEXED BY schedules_due WHERE next_us <= $1 ORDER BY next_us, name LIMIT $2;
+
 -- name: save_schedules
 INSERT INTO schedules (name, next_us, queued, version, schedule, state) VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (name) DO UPDATE SET next_us = $2, queued = $3, version = $4, schedule = $5, state = $6;

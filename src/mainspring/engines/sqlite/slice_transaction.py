@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job, Options, StopRequest
     from mainspring.jobs.store import Found
     from mainspring.queries import JobFilter
+    from mainspring.schedules import store as ops
     from mainspring.schedules.reconcile import Stored
     from mainspring.schedules.rules import Backfill, Backfilled
     from mainspring.storage.engine import Page
@@ -184,6 +185,13 @@ class SqliteScheduleSlice(ScheduleSlice):
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__(monotonic)
         self.handlers = {kind: synchronous(handler) for kind, handler in self.handlers.items()}
+
+    async def read_due(self, tx: Transaction, operation: ops.FindDue) -> tuple[Sequence[Row], int | None]:
+        found = await tx.sql.fetch("due_schedules", operation.until_us, operation.rows)
+        if len(found) == operation.rows:
+            return found, None
+        later = await tx.sql.first("next_schedule", operation.until_us + 1, "")
+        return found, None if later is None else later[0]
 
     def unit(self, tx: Transaction) -> ScheduleUnit:
         return ScheduleUnit(SqliteSchedules(tx), self._monotonic)
