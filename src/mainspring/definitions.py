@@ -30,7 +30,7 @@ from mainspring.client.run import Run, check_run_key
 from mainspring.client.submission import Check, Key, Submission, Unique, accept_options
 from mainspring.errors import UsageError, WorkflowUsageError
 from mainspring.resources.rules import UNLIMITED
-from mainspring.worker.functions import build_function, build_workflow
+from mainspring.worker.functions import build_function, build_workflow, times_of
 from mainspring.worker.registry import KEPT, check_version
 from mainspring.workflows.model import YEAR
 
@@ -211,7 +211,7 @@ class Workflow(Submission[P, R]):
         policy = this.code.retry if retry is None else retry
 
         def define(call: Callable[P, Coroutine[Any, Any, R]]) -> Workflow[P, R]:
-            function = build_workflow(call, self.name, version, limit, errors, policy)
+            function = build_workflow(call, self.name, version, limit, errors, policy, this.times)
             if problem := signature_misfit(this.code.call, function.code.call):
                 raise UsageError(
                     f"{_name_of(function.code.call)} cannot be version {version!r} of the workflow {self.name}: {problem}. A run "
@@ -499,7 +499,7 @@ class Definitions:
         retry: Retry | None,
     ) -> Workflow[..., Any]:
         """Define a workflow. Raises UsageError if the function cannot be one, or the name is taken."""
-        function = build_workflow(call, name, version, timeout, park_on, retry)
+        function = build_workflow(call, name, version, timeout, park_on, retry, times_of(options))
         self._registry.add_workflow(function)
         return Workflow(function, self._connections, options, unique, self._check, self._registry.add_workflow)
 

@@ -51,6 +51,9 @@ class FunctionInfo(msgspec.Struct):
     """For other nodes, as of their last heartbeats; ``running`` is that of the node which answers."""
     paused_by: str | None = None
     """The caller who paused it last."""
+    start_within: float | None = None
+    """Seconds, declared by its workers; of jobs without times of their own, as the next."""
+    deadline: float | None = None
 
 
 class Registration(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""The limits and pauses of functions: as they are stored, and as they apply at this node."""
+"""The limits, pauses and times of functions: as they are stored, and as they apply at this node."""
 
 from __future__ import annotations
 
@@ -11,19 +11,29 @@ import structlog
 from mainspring.callbacks import CallInProgress, shielded
 from mainspring.clock import from_us, to_us
 from mainspring.errors import ConflictError
+from mainspring.jobs.lateness import base_us, timed
+from mainspring.jobs.model import Options
 from mainspring.jobs.store import SIGNS_LAST
 from mainspring.namespaces import name_text
 from mainspring.resources import rules
-from mainspring.resources.rules import UNLIMITED, FunctionLimits, UnreadableLimits, limits_to_wire
+from mainspring.resources.rules import (
+    NO_TIMES,
+    UNLIMITED,
+    FunctionLimits,
+    Times,
+    UnreadableLimits,
+    limits_to_wire,
+)
 from mainspring.resources.store import ListLimits, SaveLimits
 from mainspring.storage.reads import REMEDY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from mainspring.access.caller import Act
     from mainspring.errors import StoreError
-    from mainspring.jobs.held import FunctionQueue
+    from mainspring.jobs.held import FunctionQueue, Worker
+    from mainspring.jobs.model import Job
     from mainspring.jobs.store import Signs
     from mainspring.jobs.table import Context
     from mainspring.resources.rules import Limits
@@ -42,11 +52,31 @@ REPEAT_INTERVAL = 15.0
 log = structlog.get_logger("mainspring.functions")
 
 
+class FunctionTimes(dict[bytes, Times]):
+    """The times by which new jobs of functions should begin and end, as workers declare them; nearly all functions have none."""
+
+    def apply(self, jobs: Iterable[Job]) -> None:
+        """Give new jobs the times of their functions, each where a job has none of its own."""
+        for job in jobs:
+            times = self.get(job.function)
+            if times is None:
+                continue
+            options = job.options or Options()
+            job.options = timed(
+                msgspec.structs.replace(
+                    options,
+                    start_within=None if options.start_us else times.start_within,
+                    deadline=None if options.deadline_us else times.deadline,
+                ),
+                base_us(job),
+            )
+
+
 class Functions:
     """Applies the limits and pauses of functions to a node's admission queues.
 
     ``kept`` is whether the store keeps limits. Without that no limits may be set: a limit has to apply at all nodes.
-    ``shared``: other nodes have the store too.
+    ``shared``: other nodes have the store too. ``times`` are those of new jobs.
     """
 
     def __init__(
@@ -54,6 +84,7 @@ class Functions:
         context: Context,
         reads: Reads,
         serve: Callable[[FunctionQueue], None],
+        times: FunctionTimes,
         *,
         kept: bool,
         shared: bool,
@@ -66,6 +97,9 @@ class Functions:
         self._shared = shared
         self._timers = context.timers
         self._limits: dict[bytes, FunctionLimits] = {}
+        self._times = times
+        self._declared_times: dict[Worker, dict[bytes, Times]] = {}
+        """The declarations of this node's workers."""
         self._ends: dict[bytes, int] = {}
         """The ends of pauses that have a timer, by function."""
         self._repeated = self._clock.monotonic()
@@ -115,6 +149,7 @@ class Functions:
             row = rules.without_ended_pause(row, self._now_us())
             self._limits[row.function] = row
             self.apply(row.function)
+            self._apply_times(row)
             if row.paused and row.until_us and self._ends.get(row.function) != row.until_us:
                 self._end_pause_at(row.function, row.until_us)
 
@@ -182,6 +217,30 @@ class Functions:
         change = self._change(function, lambda row, now_us: rules.with_declaration(row, limits, now_us))
         CallInProgress(change, lambda _: None, lambda _: None)
 
+    def declare_times(self, worker: Worker, declared: Mapping[bytes, Times]) -> None:
+        """Store the times that a worker of this node declares for its functions. They apply here at once."""
+        if self._kept and not worker.gone:
+            self._declared_times.setdefault(worker, {}).update(declared)
+            for function, times in declared.items():
+                self._declare_times(function, times)
+
+    def _declare_times(self, function: bytes, times: Times) -> None:
+        now_us = self._now_us()
+        row = self.limits_of(function)
+        if isinstance(row, UnreadableLimits) or not rules.are_times_stale(row, times, now_us):
+            return
+        row = self._limits[function] = rules.with_times(row, times, now_us)
+        self._apply_times(row)
+        change = self._change(function, lambda row, now_us: rules.with_times(row, times, now_us))
+        CallInProgress(change, lambda _: None, lambda _: None)
+
+    def _apply_times(self, row: FunctionLimits) -> None:
+        times = rules.effective_times(row, self._now_us())
+        if times != NO_TIMES:
+            self._times[row.function] = times
+        else:
+            self._times.pop(row.function, None)
+
     @shielded
     async def change(
         self,
@@ -228,5 +287,11 @@ class Functions:
                 for queue, ability in list(worker.abilities.items()):
                     if ability.limits is not None:
                         self.declare(queue.name, ability.limits)
-            for function in list(self._limits):
+            for worker in [one for one in self._declared_times if one.gone]:
+                del self._declared_times[worker]
+            for declared in list(self._declared_times.values()):
+                for function, times in list(declared.items()):
+                    self._declare_times(function, times)
+            for function, row in list(self._limits.items()):
                 self.apply(function)
+                self._apply_times(row)

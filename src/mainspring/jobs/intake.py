@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mainspring.callbacks import Done, Failed
     from mainspring.errors import MainspringError, StoreError
     from mainspring.jobs.assignment import Assigner
+    from mainspring.jobs.function_limits import FunctionTimes
     from mainspring.jobs.held import Held
     from mainspring.jobs.lateness import DueRow
     from mainspring.jobs.model import Job
@@ -65,6 +66,7 @@ class Intake:
         roots: RootJobs,
         wake_at: Callable[[int], None],
         submitted: Callable[[Sequence[Job]], None],
+        times: FunctionTimes,
     ) -> None:
         self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
         self._listeners, self._hub = context.listeners, context.hub
@@ -75,6 +77,7 @@ class Intake:
         self._goes_on = roots.goes_on
         self._wake_at = wake_at
         self.submitted = submitted
+        self._times = times
 
     # ---- to the store ----
 
@@ -86,6 +89,8 @@ class Intake:
 
         Return the operation, if it is one that `CommitQueue.withdraw` may drop.
         """
+        if self._times:
+            self._times.apply(jobs)
         if self._roots.functions and (starts := self._roots.due(jobs)):
             self._begin(jobs, starts, accepted, refused)
             return None
@@ -353,10 +358,11 @@ class Intake:
 class KeyedIntake:
     """Submits the jobs of requests with keys."""
 
-    def __init__(self, context: Context, intake: Intake, roots: RootJobs) -> None:
+    def __init__(self, context: Context, intake: Intake, roots: RootJobs, times: FunctionTimes) -> None:
         self._foreground, self._commits = context.table.foreground, context.commits
         self._intake = intake
         self._roots = roots
+        self._times = times
 
     @shielded
     async def submit(self, jobs: list[Job], keyed_act: KeyedAct) -> Stored:
@@ -364,6 +370,7 @@ class KeyedIntake:
 
         The reply of ``keyed_act`` gets what is stored as its only outcome.
         """
+        self._times.apply(jobs)
         starts = self._roots.due(jobs)
         began = {job.id for job in starts}
         others = [job for job in jobs if job.id not in began]
@@ -485,10 +492,12 @@ class NodeJobLifecycle:
         ends: Ends,
         intake: Intake,
         clients: Clients,
+        times: FunctionTimes,
         dated: Callable[[Sequence[DueRow]], None],
     ) -> None:
         """``dated`` is called with committed times by which jobs should have begun and ended."""
         self._dated = dated
+        self._times = times
         self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
         self._listeners, self._handles, self._hub = context.listeners, context.handles, context.hub
         self._uniques = context.uniques
@@ -506,6 +515,8 @@ class NodeJobLifecycle:
         key = (job.function, job.unique)
         if job.unique and key in self._table.foreground:
             return False
+        if self._times:
+            self._times.apply((job,))
         queue = self._dispatch.tracked(job.function)
         self._intake.count(job, queue, scheduled=job.state == State.SCHEDULED, leases=term == self._table.term)
         if job.unique:

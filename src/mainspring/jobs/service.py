@@ -19,7 +19,7 @@ from mainspring.jobs.attempts import Attempts
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.foreground import Foreground
 from mainspring.jobs.function_index import Counting, Registered, Roster, nobody
-from mainspring.jobs.function_limits import Functions
+from mainspring.jobs.function_limits import Functions, FunctionTimes
 from mainspring.jobs.intake import Intake, KeyedIntake, NodeJobLifecycle
 from mainspring.jobs.maintenance import DueJobs, Maintenance
 from mainspring.jobs.outcomes import OutcomeReader, Subscriptions, Waits
@@ -150,8 +150,9 @@ class JobService:
         self.settling = settling = Settling(
             clock, ends, lost_limit=lost_limit, set_aside=set_aside, handle_of=handles.of
         )
-        self.intake = intake = Intake(context, assigner, root_jobs, due_jobs.wake_at, attempts.submitted)
-        self.keyed_intake = KeyedIntake(context, intake, root_jobs)
+        times = FunctionTimes()
+        self.intake = intake = Intake(context, assigner, root_jobs, due_jobs.wake_at, attempts.submitted, times)
+        self.keyed_intake = KeyedIntake(context, intake, root_jobs, times)
         self.foreground = foreground = Foreground(
             context, assigner, intake, root_jobs, outcomes, limit=foreground_bytes, subscriptions=subscriptions
         )
@@ -179,7 +180,9 @@ class JobService:
             remote_jobs=remote_jobs,
         )
         self.changes = JobChanges(context, settling, ends, stored_changes)
-        self.functions = Functions(context, reads, assigner.serve, kept=Feature.LIMITS not in lacks, shared=not alone)
+        self.functions = Functions(
+            context, reads, assigner.serve, times, kept=Feature.LIMITS not in lacks, shared=not alone
+        )
         self.workers = Workers(context, assigner, settling, foreground, self.functions, root_jobs)
         self._counting = Counting(context, assigner, reads)
         self.registered = Registered(dispatch, clock, nobody if shared is None else shared.elsewhere)
@@ -204,7 +207,7 @@ class JobService:
                 set_aside,
             )
             self.sharing.add_reader(self.functions.read_signs)
-        self.lifecycle = NodeJobLifecycle(context, assigner, ends, intake, clients, dated)
+        self.lifecycle = NodeJobLifecycle(context, assigner, ends, intake, clients, times, dated)
         self.startup = Startup(context, self.functions, ends, self._counting, due_jobs, root_jobs, self.sharing)
         self._ends = False
 

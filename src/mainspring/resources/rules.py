@@ -7,7 +7,7 @@ Limits as programs and users write them: times in seconds, and by default a burs
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -21,7 +21,7 @@ from mainspring.sizes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,6 +70,26 @@ class Declaration(msgspec.Struct, frozen=True):
     """When a worker with this declaration was last connected."""
 
 
+class Times(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The times of a function's jobs, in seconds from their due times, where a job has none of its own."""
+
+    start_within: float | None = None
+    """The job should have begun within this time."""
+    deadline: float | None = None
+    """It should have ended within this time."""
+
+
+NO_TIMES: Final = Times()
+
+
+class TimesDeclaration(msgspec.Struct, frozen=True):
+    """Times of a function that the code of workers declares, as `Declaration`."""
+
+    times: Times
+    first_us: int
+    last_us: int
+
+
 class FunctionLimits(msgspec.Struct, frozen=True, omit_defaults=True):
     """All declarations and commands about one function, as stored."""
 
@@ -87,6 +107,8 @@ class FunctionLimits(msgspec.Struct, frozen=True, omit_defaults=True):
     """When the pause ends by itself; 0: it does not. Nodes of earlier versions do not know this, and go on to pause."""
     paused_by: str = ""
     """The caller who paused it last, with this reason; empty if unknown, as after a write by a node of an earlier version."""
+    times: tuple[TimesDeclaration, ...] = ()
+    """A write by a node of an earlier version loses them, until a worker repeats them."""
 
 
 class UnreadableLimits(FunctionLimits, frozen=True):
@@ -290,25 +312,67 @@ def effective(function: FunctionLimits, now_us: int) -> Limits:
 
 def with_declaration(function: FunctionLimits, limits: Limits, now_us: int) -> FunctionLimits:
     """Return a function's limits after a worker has declared ``limits``, or repeated its declaration."""
-    # One that was repeated while the clock was ahead expires five minutes from now, and a new one is newer than all.
-    valid = [
+    valid = _valid(function.declared, now_us)
+    others = [one for one in valid if one.limits != limits]
+    own = Declaration(limits, _first_us(valid, others, now_us), now_us)
+    return msgspec.structs.replace(function, declared=tuple(sorted([*others, own], key=lambda one: one.first_us)))
+
+
+def with_times(function: FunctionLimits, times: Times, now_us: int) -> FunctionLimits:
+    """Return a function's row after a worker has declared ``times``, or that there are none any more, or has repeated this."""
+    valid = _valid(function.times, now_us)
+    others = [one for one in valid if one.times != times]
+    if not others and times == NO_TIMES:
+        return msgspec.structs.replace(function, times=())
+    own = TimesDeclaration(times, _first_us(valid, others, now_us), now_us)
+    return msgspec.structs.replace(function, times=tuple(sorted([*others, own], key=lambda one: one.first_us)))
+
+
+D = TypeVar("D", Declaration, TimesDeclaration)
+
+
+def _valid(declared: Iterable[D], now_us: int) -> list[D]:
+    """Return the declarations that have not expired. One that was repeated while the clock was ahead expires from now on."""
+    return [
         msgspec.structs.replace(one, last_us=min(one.last_us, now_us))
-        for one in function.declared
+        for one in declared
         if one.last_us > now_us - DECLARATION_EXPIRY_US
     ]
-    newest_us = max((one.first_us for one in valid), default=0)
-    first_us = next((one.first_us for one in valid if one.limits == limits), max(now_us, newest_us + 1))
-    others = [one for one in valid if one.limits != limits]
-    own = Declaration(limits, first_us, now_us)
-    return msgspec.structs.replace(function, declared=tuple(sorted([*others, own], key=lambda one: one.first_us)))
+
+
+def _first_us(valid: Sequence[D], others: Sequence[D], now_us: int) -> int:
+    """Return when the declaration that is none of the others was first made; a new one is newer than all."""
+    own = next((one for one in valid if one not in others), None)
+    return max(now_us, max((one.first_us for one in valid), default=0) + 1) if own is None else own.first_us
+
+
+def effective_times(function: FunctionLimits, now_us: int) -> Times:
+    """Return the times of new jobs: the newest declaration, as `effective`.
+
+    If no worker has repeated any for five minutes, the last one still applies: jobs that nobody runs are late as well.
+    """
+    if not function.times:
+        return NO_TIMES
+    valid = [one for one in function.times if one.last_us > now_us - DECLARATION_EXPIRY_US]
+    if valid:
+        return max(valid, key=lambda one: one.first_us).times
+    return max(function.times, key=lambda one: (one.last_us, one.first_us)).times
+
+
+def are_times_stale(function: FunctionLimits, times: Times, now_us: int) -> bool:
+    """Return whether a declaration of times has to be written, as `is_stale`. Of a function without any, none is not written."""
+    if times == NO_TIMES and not function.times:
+        return False
+    return not any(one.times == times and _is_fresh(one.last_us, now_us) for one in function.times)
 
 
 def is_stale(function: FunctionLimits, limits: Limits, now_us: int) -> bool:
     """Return whether a declaration has to be written, because it is new or will expire soon."""
-    return not any(
-        one.limits == limits and now_us - DECLARATION_EXPIRY_US // 5 < one.last_us <= now_us + _CLOCKS_DIFFER_US
-        for one in function.declared
-    )
+    return not any(one.limits == limits and _is_fresh(one.last_us, now_us) for one in function.declared)
+
+
+def _is_fresh(last_us: int, now_us: int) -> bool:
+    return now_us - DECLARATION_EXPIRY_US // 5 < last_us <= now_us + _CLOCKS_DIFFER_US
 
 
 MAX_LIMIT: Final = 1_000_000_000

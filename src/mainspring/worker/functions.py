@@ -14,7 +14,7 @@ from mainspring.client.options import Options, check_text, refusal
 from mainspring.client.payload import Signature
 from mainspring.client.providers import name_of
 from mainspring.errors import SettingsError, UsageError
-from mainspring.resources.rules import UNLIMITED, Limits
+from mainspring.resources.rules import NO_TIMES, UNLIMITED, Limits, Times
 from mainspring.worker.registry import KEPT, Function, Kept, Registry, WorkflowFunction
 from mainspring.workflow_code.model import Code
 
@@ -77,9 +77,15 @@ def build_function(
         timeout=options.timeout,
         heartbeat=options.heartbeat,
         limits=limits,
+        times=times_of(options),
         kept=kept,
         middleware=middleware,
     )
+
+
+def times_of(options: Options) -> Times:
+    """Return the times within which jobs with these options should begin and end."""
+    return Times(options.start_within, options.deadline)
 
 
 def build_workflow(
@@ -89,6 +95,7 @@ def build_workflow(
     timeout: float | None,
     park_on: tuple[type[BaseException], ...],
     retry: Retry | None = None,
+    times: Times = NO_TIMES,
 ) -> WorkflowFunction:
     """Return a version of a workflow, under the function's own name if ``name`` is None.
 
@@ -103,7 +110,9 @@ def build_workflow(
             f"{function.name}: {parameter!r} is provided, and a workflow has no such parameters: its code is replayed on other "
             "workers and at other times, where the value would be another one; use it in a task or in a step"
         )
-    return WorkflowFunction(Code(function.name, version, function.call, function.signature, park_on, retry), timeout)
+    return WorkflowFunction(
+        Code(function.name, version, function.call, function.signature, park_on, retry), timeout, times
+    )
 
 
 def check_middleware(given: object) -> Middleware:

@@ -10,7 +10,7 @@ import msgspec
 from mainspring.client.options import check_name, check_text, seconds
 from mainspring.errors import UsageError
 from mainspring.jobs.model import FUNCTION_LIMIT
-from mainspring.resources.rules import UNLIMITED, Limits, limits_to_wire
+from mainspring.resources.rules import NO_TIMES, UNLIMITED, Limits, Times, limits_to_wire
 from mainspring.workflows.model import decision_function
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ class Function:
     timeout: float | None = None
     heartbeat: float | None = None
     limits: Limits = UNLIMITED
+    times: Times = NO_TIMES
+    """Within which its jobs should begin and end, if a submit does not say so itself."""
     kept: Kept = KEPT
     middleware: tuple[Middleware, ...] = ()
     """That of the function alone, inside of the App's."""
@@ -107,6 +109,8 @@ class WorkflowFunction:
     code: Code
     timeout: float | None = None
     """Seconds that a run may last."""
+    times: Times = NO_TIMES
+    """The same of its runs."""
 
     @property
     def signature(self) -> Signature:

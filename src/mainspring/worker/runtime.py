@@ -15,6 +15,7 @@ from mainspring.client.options import refusal
 from mainspring.errors import SettingsError
 from mainspring.log_limit import AttemptLog
 from mainspring.namespaces import DEFAULT, name_text
+from mainspring.resources.rules import NO_TIMES
 from mainspring.worker.around import Life
 from mainspring.worker.current import capturing
 from mainspring.worker.execution import FailedAttempts
@@ -122,6 +123,10 @@ class Worker:
         self._servers = dict(servers)
         self._keeps = {one.name: one.kept.arguments for one in registry if one.kept.arguments is not None}
         self._keeps_results = {one.name: one.kept.seconds for one in registry if one.kept.seconds is not None}
+        times = {one.name: one.times for one in registry} | {
+            one.code.name: one.times for one in registry.workflows.values()
+        }
+        self._times = {name: one for name, one in times.items() if one != NO_TIMES}
         self._links = self._new_links(functions)
         self._all_links = [*self._links]  # including those for extra places
         self._prefetch = PrefetchController(self.settings.concurrency)
@@ -167,6 +172,7 @@ class Worker:
                 beats=INTERVAL if self.settings.frozen_after else None,
                 keeps=None if extra else self._keeps,
                 keeps_results=None if extra else self._keeps_results,
+                times=None if extra else self._times,
                 token=self._token,
                 namespace=self._namespace,
             )

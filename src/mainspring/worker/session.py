@@ -22,6 +22,7 @@ from mainspring.wire.gearman_protocol import FATAL, Connection, Type
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from mainspring.resources.rules import Times
     from mainspring.worker.execution import Settlement
 
 MAX_BODY: Final = (1 << 32) - 1
@@ -56,6 +57,8 @@ _ISOLATES_CALL: Final = b"isolates"
 """The id of the call by which a worker declares that it can run a job in a process of its own."""
 _KEEPS_CALL: Final = b"keeps"
 """The id of the call by which a worker declares which arguments its functions keep."""
+_TIMES_CALL: Final = b"times"
+"""The id of the call by which a worker declares within which times jobs of its functions should begin and end."""
 
 _CALLS_WITHOUT_ANSWERS: Final = frozenset(
     {_SLOTS_CALL, _ISOLATES_CALL, _DRAINS_CALL, _CACHE_CALL, _DESCRIBE_CALL, _BEATS_CALL, _STEPS_CALL, _KEEPS_CALL}
@@ -141,7 +144,8 @@ class WorkerSession:
     ``functions`` are names with options of REGISTER. ``slots`` is the number of jobs that the worker runs at a time; None: the
     server uses the worker's credit. ``isolates``: on request, it runs a job in a process of its own.
     ``stops``: it stops on request. ``beats``: the most seconds between its heartbeats; None: it announces none. ``keeps`` has the
-    bytes of arguments that its functions keep, by function; ``keeps_results`` the seconds for which they keep results.
+    bytes of arguments that its functions keep, by function; ``keeps_results`` the seconds for which they keep results, and
+    ``times`` those within which jobs of its functions and workflows should begin and end.
     """
 
     def __init__(
@@ -155,6 +159,7 @@ class WorkerSession:
         beats: float | None = None,
         keeps: Mapping[str, int] | None = None,
         keeps_results: Mapping[str, float] | None = None,
+        times: Mapping[str, Times] | None = None,
         token: str | None = None,
         namespace: str = DEFAULT,
     ) -> None:
@@ -170,6 +175,7 @@ class WorkerSession:
         self._isolates = isolates
         self._keeps = keeps
         self._keeps_results = keeps_results
+        self._times = times
         self._workflows: set[bytes] = set()
         """The names in REGISTER packets of the decider."""
         self._connection: Connection | None = None
@@ -201,16 +207,19 @@ class WorkerSession:
             self._functions.append((function, options))
             if self.agreed:
                 self._output.append(gearman_protocol.request(Type.REGISTER, function, options))
-                self._declare_kept()
+                self._declare()
 
-    def _declare_kept(self) -> None:
-        """Declare which arguments the registered functions keep, and how long their results."""
+    def _declare(self) -> None:
+        """Declare which arguments the registered functions keep, how long their results, and when their jobs are late."""
         if self._keeps is not None:
             kept = msgspec.json.encode({"arguments": self._keeps})
             self._output.append(gearman_protocol.request(Type.CALL, _KEEPS_CALL, b"worker.keeps", kept))
         if self._keeps_results:  # without it, the call before has ended what earlier workers have declared
             kept = msgspec.json.encode({"results": self._keeps_results})
             self._output.append(gearman_protocol.request(Type.CALL, _KEEPS_CALL, b"worker.results", kept))
+        if self._times is not None:  # also without any: the server forgets those of earlier code
+            times = msgspec.json.encode({"times": self._times})
+            self._output.append(gearman_protocol.request(Type.CALL, _TIMES_CALL, b"worker.times", times))
 
     def show(self, handle: str) -> None:
         """Query a job; the answer is a ``Shown``."""
@@ -370,6 +379,10 @@ class WorkerSession:
             elif kind in _CALLED and args[0] == _TEXTS_CALL:
                 self._takes_texts = kind == Type.ANSWER
                 self.registered = True  # servers answer in order, and this call follows the registrations
+            elif kind in _CALLED and args[0] == _TIMES_CALL:
+                if kind == Type.FAULT and args[1] == b"unsupported" and self._times:
+                    message = f"{', '.join(self._times)}: {args[2].decode('utf-8', 'replace')}"
+                    events.append(Refused("UNSUPPORTED", message))
             elif kind in _CALLED and args[0] in _CALLS_WITHOUT_ANSWERS:
                 pass  # older servers answer these calls with a fault
             elif kind == Type.ANSWER:
@@ -419,7 +432,7 @@ class WorkerSession:
             )
         if self._isolates:
             self._output.append(gearman_protocol.request(Type.CALL, _ISOLATES_CALL, b"worker.isolates", b"{}"))
-        self._declare_kept()
+        self._declare()
         self._output.append(gearman_protocol.request(Type.CALL, _LOGS_CALL, b"worker.logs", b"{}"))
         self._output.append(gearman_protocol.request(Type.CALL, _TEXTS_CALL, b"progress.texts", b"{}"))
         if self._stops:

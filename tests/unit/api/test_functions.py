@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pytest
@@ -21,8 +21,9 @@ from mainspring.api.request import ApiError, Code
 from mainspring.api.submitting import JobOptions, Submit
 from mainspring.errors import StoreFullError
 from mainspring.features import Feature
+from mainspring.jobs.held import Worker
 from mainspring.jobs.model import FUNCTION_LIMIT, Job, Priority, State, failure
-from mainspring.resources.rules import Limits, RateSpec
+from mainspring.resources.rules import Limits, RateSpec, Times
 from mainspring.workflows.model import decision_function
 
 from .a_node import opened, run
@@ -99,7 +100,11 @@ def test_a_revision_prevents_a_lost_update_and_declarations_do_not_change_it() -
             call = node.api.call
             first = await call(functions.LimitFunction("f", concurrency=5))
             node.service.functions.declare(b"f", Limits(concurrency=9))
+            worker = Worker(cast("Any", None))
+            node.service.functions.declare_times(worker, {b"f": Times(start_within=5.0, deadline=60.0)})
             await node.committed()
+            shown = await call(functions.ShowFunction("f"))
+            assert (shown.start_within, shown.deadline) == (5.0, 60.0)
             second = await call(functions.LimitFunction("f", concurrency=6, revision=first.revision))
             for stale in (
                 functions.LimitFunction("f", concurrency=7, revision=first.revision),

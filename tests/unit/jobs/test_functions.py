@@ -10,9 +10,10 @@ from mainspring.callbacks import CallInProgress
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.jobs import function_limits
 from mainspring.jobs.admission import MIN_JOBS
-from mainspring.jobs.model import Job, State
+from mainspring.jobs.lateness import base_us
+from mainspring.jobs.model import Job, Options, State
 from mainspring.resources import rules
-from mainspring.resources.rules import UNLIMITED, FunctionLimits, Limits, Rate, UnreadableLimits, decode_limits
+from mainspring.resources.rules import UNLIMITED, FunctionLimits, Limits, Rate, Times, UnreadableLimits, decode_limits
 
 from .a_node import Node, side, unexpected
 
@@ -364,3 +365,42 @@ def test_a_function_whose_limits_cannot_be_read_waits_and_keeps_them() -> None:
     worker = node.stream(places=5)
     node.commit()
     assert given(worker) == ["1"]
+
+
+def test_times_of_a_function_are_those_of_new_jobs_without_any_and_outlive_the_node() -> None:
+    node = Node()
+    node.service.functions.declare_times(node.stream(), {b"f": Times(start_within=5.0, deadline=60.0)})
+    own = Options(deadline_us=7)
+    first, second = node.submit(node.job("1"), node.job("2", options=own))
+    node.commit()
+    for job, deadline_us in ((first, base_us(first) + 60 * SECOND), (second, 7)):
+        assert job.options == Options(start_us=base_us(job) + 5 * SECOND, deadline_us=deadline_us)
+    later = Node(node)
+    (third,) = later.submit(later.job("3"))
+    assert third.options is not None
+    assert third.options.deadline_us == base_us(third) + 60 * SECOND
+
+
+def test_jobs_of_a_slice_have_the_times_of_their_functions() -> None:
+    node = Node()
+    node.service.functions.declare_times(node.stream(), {b"f": Times(deadline=60.0)})
+    job = node.job("1")
+    assert node.service.lifecycle.reserve(job, node.service.term)
+    assert job.options == Options(deadline_us=base_us(job) + 60 * SECOND)
+
+
+def test_times_are_repeated_while_their_worker_is_connected() -> None:
+    node = Node()
+    worker = node.stream()
+    node.service.functions.declare_times(worker, {b"f": Times(deadline=60.0)})
+    node.commit()
+    first = node.service.functions.limits_of(b"f")
+    for minute in range(12):
+        node.wait(15)
+        node.commit()
+        if minute == 7:
+            node.service.workers.gone(worker)
+            last = node.service.functions.limits_of(b"f")
+    assert last.times[0].first_us == first.times[0].first_us
+    assert last.times[0].last_us > first.times[0].last_us
+    assert node.service.functions.limits_of(b"f") == last

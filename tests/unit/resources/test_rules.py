@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from mainspring.errors import UsageError
 from mainspring.resources import rules
-from mainspring.resources.rules import UNLIMITED, FunctionLimits, Limits, Rate
+from mainspring.resources.rules import (
+    NO_TIMES,
+    UNLIMITED,
+    FunctionLimits,
+    Limits,
+    Rate,
+    Times,
+    decode_limits,
+    encode_limits,
+)
 
 RATES = st.builds(Rate, st.integers(1, 50), st.integers(1_000, 3_000_000), st.integers(1, 60))
 REQUESTS = st.lists(st.tuples(st.integers(0, 500_000), st.integers(0, 80)), min_size=1, max_size=40)
@@ -163,6 +172,37 @@ def test_a_declaration_is_repeated_before_it_expires() -> None:
     assert not rules.is_stale(function, OLD, 1)
     assert rules.is_stale(function, NEW, 1)
     assert rules.is_stale(function, OLD, rules.DECLARATION_EXPIRY_US // 2)
+
+
+# ---- times ----
+
+SLOW, QUICK = Times(deadline=60.0), Times(start_within=1.0, deadline=5.0)
+
+
+def test_the_times_of_the_newest_code_apply() -> None:
+    function = FunctionLimits(b"f")
+    for minute, times, holds in ((0, SLOW, SLOW), (1, QUICK, QUICK), (2, SLOW, QUICK), (3, NO_TIMES, NO_TIMES)):
+        function = rules.with_times(function, times, minute * MINUTE)
+        assert rules.effective_times(function, minute * MINUTE) == holds, f"in minute {minute}"
+    assert rules.effective_times(rules.with_times(function, SLOW, 7 * MINUTE), 8 * MINUTE) == SLOW, "after a rollback"
+
+
+def test_times_apply_without_a_worker_and_end_with_code_that_has_none() -> None:
+    function = rules.with_times(rules.with_times(FunctionLimits(b"f"), SLOW, 0), QUICK, MINUTE)
+    function = rules.with_times(function, SLOW, 2 * MINUTE)
+    assert rules.effective_times(function, 90 * 24 * 60 * MINUTE) == SLOW, "its worker was there last"
+    assert rules.with_times(function, NO_TIMES, 99 * MINUTE) == FunctionLimits(b"f")
+    assert decode_limits(encode_limits(function), b"f", 1) == function
+
+
+def test_times_are_written_when_they_are_new_and_before_they_expire() -> None:
+    assert not rules.are_times_stale(FunctionLimits(b"f"), NO_TIMES, 0)
+    function = rules.with_times(FunctionLimits(b"f"), SLOW, 0)
+    stale = [
+        rules.are_times_stale(function, times, at)
+        for times, at in ((SLOW, 1), (QUICK, 1), (NO_TIMES, 1), (SLOW, 2 * MINUTE))
+    ]
+    assert stale == [False, True, True, True]
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,24 @@ def test_workers_declare_the_arguments_that_their_tasks_keep(server: ExtensionSe
     assert [b"keeps", b"worker.keeps", b'{"arguments":{"sign_in":0}}'] in server.seen_of(Type.CALL)
 
 
+def test_workers_declare_by_when_their_jobs_and_runs_should_begin_and_end(server: ExtensionServer, run: Run) -> None:
+    app = App()
+
+    @app.task(deadline="1h")
+    def slow() -> None: ...
+
+    @app.workflow(start_within="5s")
+    async def order() -> None: ...
+
+    @app.task
+    def other() -> None: ...
+
+    run(app)
+    server.wait_for(lambda: any(args[1] == b"worker.times" for args in server.seen_of(Type.CALL)))
+    text = b'{"times":{"slow":{"deadline":3600.0},"order":{"start_within":5.0}}}'
+    assert [b"times", b"worker.times", text] in server.seen_of(Type.CALL)
+
+
 @pytest.mark.parametrize("size", [-1, 2**20 + 1, "1K", True])
 def test_a_task_keeps_arguments_of_a_valid_size(size: Any) -> None:
     with pytest.raises(UsageError, match="keep_arguments"):

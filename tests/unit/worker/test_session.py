@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from mainspring.errors import ServerError
+from mainspring.resources.rules import Times
 from mainspring.wire import gearman_protocol
 from mainspring.wire.gearman_protocol import Connection, Type
 from mainspring.worker.execution import RELEASED, Settlement
@@ -110,6 +111,20 @@ def test_kept_results_are_declared_after_kept_arguments_which_end_earlier_declar
     packets_sent = sent(session)
     place = packets_sent.index((Type.CALL, [b"keeps", b"worker.keeps", b'{"arguments":{}}']))
     assert packets_sent[place + 1] == (Type.CALL, [b"keeps", b"worker.results", b'{"results":{"f":60.0}}'])
+
+
+def test_times_are_declared_also_without_any_and_a_store_may_refuse_them() -> None:
+    for times, text in (({"f": Times(deadline=60.0)}, b'{"times":{"f":{"deadline":60.0}}}'), ({}, b'{"times":{}}')):
+        session = WorkerSession([(b"f", b"")], "w1", times=times)
+        session.connected()
+        sent(session)
+        session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/2"))
+        packets_sent = sent(session)
+        declared = packets_sent.index((Type.CALL, [b"times", b"worker.times", text]))
+        assert declared > packets_sent.index((Type.REGISTER, [b"f", b""]))
+        assert session.receive(gearman_protocol.response(Type.FAULT, b"times", b"usage", b"there is no method")) == []
+        fault = gearman_protocol.response(Type.FAULT, b"times", b"unsupported", b"this store keeps none")
+        assert session.receive(fault) == ([Refused("UNSUPPORTED", "f: this store keeps none")] if times else [])
 
 
 def test_a_worker_that_stops_on_request_says_so_and_older_servers_may_refuse_it() -> None:

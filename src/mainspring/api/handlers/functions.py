@@ -427,7 +427,8 @@ class FunctionCalls:
         function_limits = stored = service.functions.limits_of(queue.name)
         if queue.is_root:  # limits of its time before the workflow have no effect
             function_limits = replace(function_limits, declared=(), commanded=None)
-        limits = rules.effective(function_limits, to_us(service.clock.wall()))
+        now_us = to_us(service.clock.wall())
+        limits, times = rules.effective(function_limits, now_us), rules.effective_times(stored, now_us)
         waiting = queue.waiting_by_priority()
         return FunctionInfo(
             function=function_text(queue.name),
@@ -446,6 +447,8 @@ class FunctionCalls:
             waiting_by_priority=WaitingJobs(*waiting),
             running_at_all_nodes=queue.running + elsewhere,
             paused_by=function_limits.paused_by or None,
+            start_within=times.start_within,
+            deadline=times.deadline,
         )
 
 
@@ -454,7 +457,7 @@ def revision_of(limits: FunctionLimits) -> str:
 
     Nor does ``paused_by``: nodes of earlier versions leave it out, and return the same revision.
     """
-    commanded = replace(limits, function=b"", declared=(), version=0, paused_by="")
+    commanded = replace(limits, function=b"", declared=(), version=0, paused_by="", times=())
     return blake2b(encode_limits(commanded), digest_size=8).hexdigest()
 
 

@@ -14,9 +14,11 @@ from mainspring.api.jobs import ReadJobLogs, WatchJobs
 from mainspring.api.request import ApiError, Code, Problem, Request, problem_of, read, write
 from mainspring.errors import ForbiddenError
 from mainspring.faces.gearman.peers import About
-from mainspring.jobs.model import JobFailure  # noqa: TC001 - msgspec reads the annotations
+from mainspring.features import Feature
+from mainspring.jobs.model import MAX_WAIT, JobFailure
 from mainspring.jobs.user_data import MAX_KEPT_ARGUMENTS
 from mainspring.namespaces import DEFAULT
+from mainspring.resources.rules import Times
 from mainspring.sizes import ENTRIES, Text
 from mainspring.wire.gearman_protocol import Type, response
 from mainspring.workflows.decider_workers import CacheReport
@@ -107,6 +109,9 @@ class Caller(Protocol):
     def declare_kept(self, sizes: Mapping[str, int]) -> None:
         """Set the bytes of arguments that the functions of this peer's worker keep after a success; none for others."""
 
+    def declare_times(self, times: Mapping[str, Times]) -> None:
+        """Set the times of the jobs of this peer's functions and workflows; none for others."""
+
     def declare_results(self, seconds: Mapping[str, float]) -> None:
         """Set the seconds for which the functions of this peer's worker keep results; none for others."""
 
@@ -165,6 +170,23 @@ class KeepsResults(Request[None]):
         dict[Text, Annotated[float, msgspec.Meta(ge=1, le=366 * 86_400)]], msgspec.Meta(max_length=ENTRIES.most)
     ]
     """Seconds, by function; other functions declare nothing."""
+
+
+class LateTimes(msgspec.Struct, forbid_unknown_fields=True):
+    """The times of a function's jobs, in seconds from their due times."""
+
+    start_within: Annotated[float, msgspec.Meta(gt=0, lt=MAX_WAIT)] | None = None
+    deadline: Annotated[float, msgspec.Meta(gt=0, lt=MAX_WAIT)] | None = None
+
+
+class DeclaresTimes(Request[None]):
+    """Declare by when the jobs of the functions and workflows of the worker on this connection should begin and end."""
+
+    permission = Permission.DEVELOP
+    requires = Feature.DEADLINES
+    call = "worker.times"
+    times: Annotated[dict[Text, LateTimes], msgspec.Meta(max_length=ENTRIES.most)]
+    """By function; other functions have none."""
 
 
 class Prepares(Request[None]):
@@ -261,6 +283,7 @@ class Calls:
             Slots: _slots,
             Keeps: _keeps,
             KeepsResults: _keeps_results,
+            DeclaresTimes: _declares_times,
             Drains: _drains,
             Prepares: _prepares,
             Describe: _describe,
@@ -403,6 +426,11 @@ def _keeps(peer: Caller, call_id: bytes, request: Keeps) -> None:
 
 def _keeps_results(peer: Caller, call_id: bytes, request: KeepsResults) -> None:
     peer.declare_results(request.results)
+    _answer(peer, call_id, _EMPTY_ANSWER)
+
+
+def _declares_times(peer: Caller, call_id: bytes, request: DeclaresTimes) -> None:
+    peer.declare_times({name: Times(one.start_within, one.deadline) for name, one in request.times.items()})
     _answer(peer, call_id, _EMPTY_ANSWER)
 
 

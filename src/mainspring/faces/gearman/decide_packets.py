@@ -189,6 +189,8 @@ class DecisionSide:
         self.worker = Worker(self, peer.as_worker())
         self._cached.connected(self.worker, self)
         self._builds: list[Build] = []
+        self._functions: list[bytes] = []
+        """Those of its workflows."""
         self._reports = DecisionReports(peer, workflows, self.worker, self._assign, self.refill)
         largest = min(workflows.limits.largest, peer.face.settings.max_packet - PACKET_ROOM)
         self._limits = b',"open":%d,"largest":%d,"retries":true' % (workflows.limits.open_activities, largest)
@@ -204,12 +206,18 @@ class DecisionSide:
         """Assign decisions of a definition from now on."""
         build = (definition.namespace, definition.name, definition.version, digest)
         self._builds.append(build)
+        self._functions.append(definition.function)
         self._workflows.connected(build, self.worker)
         self._workflows.workers.registered(self.worker, build)
         self._workflows.workers.has_places(self.worker, self._limit, self._kept)
         function = decision_function(definition.namespace, definition.name, definition.version)
         self._service.workers.register(self.worker, function, _DECISION_ABILITY)
+        self._peer.apply_times([definition.function])
         self.refill()
+
+    def functions(self) -> Sequence[bytes]:
+        """Return the functions of its workflows."""
+        return self._functions
 
     def refill(self) -> None:
         """Let the worker get as many decisions as have ended."""

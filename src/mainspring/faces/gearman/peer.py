@@ -15,11 +15,12 @@ from mainspring.faces.gearman.peers import CUT, ENDED, IS_SILENT, Silence, give_
 from mainspring.faces.gearman.submits import PlainListener, ResultListener, Submits
 from mainspring.faces.gearman.worker_side import WorkerSide
 from mainspring.namespaces import DEFAULT, key, name_text
+from mainspring.resources.rules import NO_TIMES
 from mainspring.wire.gearman_protocol import Connection, Type, response
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from mainspring.access.caller import Caller
     from mainspring.callbacks import CallInProgress
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from mainspring.faces.gearman.peers import About
     from mainspring.jobs.held import Held, Worker
     from mainspring.jobs.model import JobFailure
+    from mainspring.resources.rules import Times
     from mainspring.wire.gearman_protocol import Message
     from mainspring.workflows.decider_workers import CacheReport, DeciderRow
     from mainspring.workflows.messages import DecideMessage
@@ -64,6 +66,9 @@ class Decisions(Side, Protocol):
 
     def refill(self) -> None:
         """Let the worker get as many decisions as have ended."""
+
+    def functions(self) -> Sequence[bytes]:
+        """Return the functions of its workflows."""
 
     def pause(self) -> None:
         """Assign no more decisions: the worker drains."""
@@ -162,6 +167,8 @@ class Peer:
         """Refuses messages; None for `LOCAL`, which has no limits."""
         self._end_credentials: Callable[[], None] | None = None
         """Ends the watch of its token."""
+        self._times: dict[bytes, Times] | None = None
+        """The times that its worker declares, by function; None: it declares none, as an earlier version."""
         self.ends_at: float | None = None
         """Monotonic time at which the connection is cut; None until the end of what the peer sends."""
 
@@ -233,6 +240,18 @@ class Peer:
         """Set the seconds for which the functions of the worker keep results; none for others."""
         declared = {key(self.namespace, name.encode()): kept for name, kept in seconds.items()}
         self.service.results.declare({queue.name: declared.get(queue.name) for queue in self.as_worker().abilities})
+
+    def declare_times(self, times: Mapping[str, Times]) -> None:
+        """Set the times of the jobs of the functions and workflows that the worker has and will have; none for others."""
+        self._times = {key(self.namespace, name.encode()): one for name, one in times.items()}
+        functions = [queue.name for queue in self.as_worker().abilities]
+        self.apply_times(functions if self.decisions is None else [*functions, *self.decisions.functions()])
+
+    def apply_times(self, functions: Iterable[bytes]) -> None:
+        """Declare the times of functions that this peer has registered."""
+        if self._times is not None:
+            declared = {function: self._times.get(function, NO_TIMES) for function in functions}
+            self.service.functions.declare_times(self.as_worker(), declared)
 
     def receive_texts(self) -> None:
         """Send the texts of progress to this peer."""

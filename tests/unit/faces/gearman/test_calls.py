@@ -88,6 +88,30 @@ def test_a_worker_declares_how_long_its_functions_keep_results(node: Node) -> No
     assert kept_for(F) is None
 
 
+def test_a_worker_declares_by_when_jobs_of_its_functions_should_begin_and_end(node: Node) -> None:
+    worker, tool = node.stream(F), node.connect(extended=True)
+
+    def times(function: bytes = F, **options: float) -> tuple[bool, bool]:
+        name, args = tool.ask(Type.SUBMIT, function, b"", json.dumps(options).encode(), b"")
+        assert name == "SUBMITTED"
+        shown = tool.call("jobs.show", handle=args[0])
+        return shown["start_by"] is not None, shown["deadline_at"] is not None
+
+    declared = {"f": {"deadline": 60}, "other": {"deadline": 9}}
+    assert worker.call("worker.times", times=declared) == {}
+    assert times() == (False, True)
+    assert times(start_within=5) == (True, True)
+    assert times(b"other") == (False, False), "it has not registered that one"
+    for wrong in ({"deadline": 0}, {"deadline": 1e11}, {"timeout": 5}):
+        assert tool.call("worker.times", times={"f": wrong}) == "usage"
+    worker.leave()
+    assert times() == (False, True), "nobody runs it"
+    newer = node.connect(extended=True)
+    newer.request(Type.REGISTER, F, b"")
+    assert newer.call("worker.times", times={}) == {}
+    assert times() == (False, False), "the new code has no times"
+
+
 def test_a_worker_reports_that_it_prepares_the_executor_of_a_job(node: Node) -> None:
     worker, tool = node.stream(F, timeout=2), node.connect(extended=True)
     job = tool.background()

@@ -172,6 +172,18 @@ def test_a_decider_is_listed_with_the_last_report_about_its_memory(node: Node, d
     assert rows() == []
 
 
+def test_runs_have_the_times_that_a_decider_declares(node: Node) -> None:
+    decider = Decider(node)
+    times = json.dumps({"times": {"order": {"start_within": 5}, "late": {"deadline": 9}}}).encode()
+    decider.peer.request(Type.CALL, b"times", b"worker.times", times)
+    decider.peer.request(Type.REGISTER, b"late", json.dumps(WORKFLOW).encode())  # after the call
+    node.commit()
+    client = node.connect(extended=True)
+    for function, expected in ((b"order", (True, False)), (b"late", (False, True))):
+        shown = client.call("jobs.show", handle=node.connect().background(b"[]", function))
+        assert (shown["start_by"] is not None, shown["deadline_at"] is not None) == expected
+
+
 def test_decisions_that_only_keep_a_step_take_no_places(node: Node) -> None:
     client = node.connect(extended=True)
     decider = Decider(node, b"charge", decisions=2)

@@ -48,6 +48,8 @@ def test_a_function_without_limits_is_shown(tool: Peer) -> None:
         "dead_letters": 0,
         "running_at_all_nodes": 0,
         "paused_by": None,
+        "start_within": None,
+        "deadline": None,
         "waiting_by_priority": {"high": 0, "normal": 1, "low": 0},
     }
     assert tool.call("functions.show", function="f") == shown
