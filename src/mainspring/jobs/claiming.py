@@ -92,8 +92,10 @@ class Claiming:
         """
         if not queue.workers or self._dispatch.paused or not queue.counted or queue.is_root:
             return False
-        if self._share is not None and not self._may_take(self._share(queue), queue, job):
-            return False
+        if self._share is not None:
+            share = self._share(queue)
+            if share is not NO_QUOTA and not self._may_take(share, queue, job):
+                return False
         priority = job.priority
         backlog = queue.backlog
         if backlog[0] or (priority and (backlog[1] or queue.uncounted)) or (priority == 2 and backlog[2]):

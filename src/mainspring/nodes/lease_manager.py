@@ -35,6 +35,10 @@ CLOCK_STEP: Final = 0.01
 log = structlog.get_logger("mainspring.nodes")
 
 
+def _no_session() -> str:
+    return ""
+
+
 class NodeCallbacks(Protocol):
     """The methods of a node that its lease manager calls."""
 
@@ -94,6 +98,7 @@ class LeaseManager:
         self._seconds = lease
         self._every = beat
         self._sessions = sessions if 0 < look <= lease / LOOKS_PER_LEASE else None
+        self._session = _no_session if self._sessions is None else self._sessions.session
         self._look = interval if self._sessions is None else look
         self._announced = ""
         """The session in this node's row."""
@@ -149,12 +154,9 @@ class LeaseManager:
 
     def may_hand_out(self) -> bool:
         """Return whether the node may hand out jobs: its lease is valid, and no other node may be about to end its term."""
-        if not self._announced or self._session() == self._announced:
-            return self.lease_valid()
-        return self.lease_valid() and len(self.membership.live()) <= 1
-
-    def _session(self) -> str:
-        return "" if self._sessions is None else self._sessions.session()
+        if self._announced and self._session() != self._announced and len(self.membership.live()) > 1:
+            return False
+        return not self.lease.ended(self._clock.monotonic())
 
     def check(self) -> float:
         """Fence the node if its lease has ended; return the seconds until the next check.

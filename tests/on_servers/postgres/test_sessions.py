@@ -28,7 +28,7 @@ async def announce(one: Node, counter: int) -> str:
 
 
 async def _session(one: Node) -> str:
-    return one.engine.session()
+    return one.engine.sessions.session()
 
 
 async def unlisted(one: Node) -> list[str]:
@@ -70,16 +70,16 @@ def test_the_own_session_is_new_after_a_cut(database: str) -> None:
         async with node(database, "a") as one:
             first = await announce(one, 1)
             clock = asyncio.get_running_loop().time
-            began = clock() - one.engine.unbroken()
+            began = clock() - one.engine.sessions.unbroken()
             await terminate(database, first.partition(".")[0])
             await eventually(lambda: _other_session(one, first), "it has another session")
-            assert clock() - one.engine.unbroken() > began
+            assert clock() - one.engine.sessions.unbroken() > began
 
     asyncio.run(test())
 
 
 async def _other_session(one: Node, first: str) -> bool:
-    return one.engine.session() not in {"", first}
+    return one.engine.sessions.session() not in {"", first}
 
 
 def test_only_sessions_that_this_one_has_seen_listed_are_missed(database: str) -> None:
@@ -120,7 +120,7 @@ def test_another_process_with_the_same_number_is_another_session(database: str) 
         async with node(database, "a") as one, node(database, "b") as two, session(database) as stranger:
             own = await announce(one, 1)
             assert await unlisted(two) == await unlisted(two) == []
-            sessions = two.engine._sessions  # noqa: SLF001 - the number of a process is not reused on request
+            sessions = two.engine.sessions  # noqa: SLF001 - the number of a process is not reused on request
             reused = f"{own.partition('.')[0]}.1"
             sessions._seen.add(reused)  # noqa: SLF001 - the server does not do this on request
             await one.engine.beat(one.row(2, session=reused, look=LOOK))
@@ -145,7 +145,7 @@ def test_a_session_whose_begin_is_hidden_counts_as_open(database: str) -> None:
                 assert listed == [f"{process}."]
             finally:
                 await owner.execute(f"RESET ROLE; DROP ROLE {role}")
-            sessions = Sessions(cast("control.Control", None))
+            sessions = Sessions()
             sessions._connection = cast("Connection[Record]", _Connection(answering))  # noqa: SLF001 - the server does not do this on request
             sessions._seen.add(own)  # noqa: SLF001 - the server does not do this on request
             row = one.row(1, session=own, look=LOOK)
@@ -183,7 +183,8 @@ def test_behind_a_pooler_no_session_counts(database: str) -> None:
             row = one.row(1)
             for first, later, listed in ((8, 8, ()), (8, 8, ("7.1",)), (7, 8, ("7.1",))):
                 held = _Control()
-                sessions = Sessions(cast("control.Control", held))
+                sessions = Sessions()
+                sessions.watch(cast("control.Control", held))
                 held.connection = _Connection(7, first, listed)
                 with capture_logs() as logs:
                     await sessions.greet(held.connection)

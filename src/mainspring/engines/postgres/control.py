@@ -53,6 +53,8 @@ class Control:
         self._address = address
         self._name = name
         self._greet = greet
+        self.connection: Connection[Record] | None = None
+        """The connection that is open and greeted; None while there is none. Each handed-out job reads it: a plain attribute."""
         self._connection: Connection[Record] | None = None
         self._ready = asyncio.Event()
         self._lost = asyncio.Event()
@@ -63,11 +65,6 @@ class Control:
         """Connect for the first time; raises StoreError. The caller has the connection to itself until `start`."""
         self._connection = await connect_repeatedly(self._address, self._name, open_timeout)
         return self._connection
-
-    @property
-    def connection(self) -> Connection[Record] | None:
-        """The connection that is open and greeted; None while there is none."""
-        return self._connection if self._ready.is_set() else None
 
     @property
     def started(self) -> bool:
@@ -126,9 +123,10 @@ class Control:
             self._lost.clear()
             connection.add_termination_listener(self._on_lost)
             if not connection.is_closed():
+                self.connection = connection
                 self._ready.set()
                 await self._lost.wait()
-            self._ready.clear()
+            self._withdraw()
 
     async def _reconnect(self) -> Connection[Record]:
         while True:
@@ -147,8 +145,12 @@ class Control:
                 return connection
 
     def _on_lost(self, _: Any) -> None:
-        self._ready.clear()
+        self._withdraw()
         self._lost.set()
+
+    def _withdraw(self) -> None:
+        self.connection = None
+        self._ready.clear()
 
     async def close(self) -> None:
         """Stop keeping a connection, and disconnect."""
@@ -157,7 +159,7 @@ class Control:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._keeper
             self._keeper = None
-        self._ready.clear()
+        self._withdraw()
         await disconnect(self._connection)
         self._connection = None
 
@@ -229,8 +231,8 @@ class Sessions:
     or end it without the right to terminate it. A lock could be taken by anybody as soon as it is free.
     """
 
-    def __init__(self, control: Control) -> None:
-        self._control = control
+    def __init__(self) -> None:
+        self._control: Control | None = None
         self._connection: Connection[Record] | None = None
         self._id = ""
         self._is_pooled = False
@@ -239,6 +241,10 @@ class Sessions:
         """The server processes of the sessions in the rows that were read last."""
         self._seen: set[str] = set()
         """Those that this session has found listed. On another server, or after a restart, others are later than this one."""
+
+    def watch(self, control: Control) -> None:
+        """Let the node's session be that of this connection while it is open."""
+        self._control = control
 
     async def greet(self, connection: Connection[Record]) -> None:
         """Read the id of a new session; a later call with the same connection changes nothing."""
@@ -268,7 +274,8 @@ class Sessions:
         return asyncio.get_running_loop().time() - self._since if self._is_open() else 0.0
 
     def _is_open(self) -> bool:
-        return self._connection is not None and self._connection is self._control.connection
+        control = self._control
+        return control is not None and control.connection is not None and control.connection is self._connection
 
     @property
     def asked(self) -> list[int]:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from mainspring.features import Feature
     from mainspring.ids import NodeId
     from mainspring.jobs.slices import JobLifecycle, Slice
-    from mainspring.nodes.model import Cluster, SessionPort
+    from mainspring.nodes.model import Cluster
     from mainspring.storage.engine import Answer, Answered, Budget, Committed, Operation, Query
 
 log = structlog.get_logger("mainspring.postgres")
@@ -106,6 +106,8 @@ class PostgresEngine:
         self._cluster = cluster
         self.slices = slices
         self.interests = CurrentInterests()
+        self.sessions = control_connection.Sessions()
+        """The open sessions of nodes."""
         self._readers = {**READERS, **access.READERS, **records.READERS, **events.READERS}
         for one in slices:
             self._readers |= one.readers
@@ -153,9 +155,9 @@ class PostgresEngine:
         self._relay = Relay(control, self._cluster)
         if self._listener is not None:
             self._relay.listen(self._listener)
-        self._sessions = control_connection.Sessions(control)
+        self.sessions.watch(control)
         self._membership = control_connection.Membership(
-            control, self._address.schema, self._sessions, node, self.interests
+            control, self._address.schema, self.sessions, node, self.interests
         )
         self._writer = Writer(
             self._address, f"{name} groups", self._nodes, self._committed, self.slices, lifecycle, self.interests
@@ -211,7 +213,7 @@ class PostgresEngine:
 
     async def _greet(self, connection: Connection[Record]) -> None:
         await self._relay.greet(connection, self._term)
-        await self._sessions.greet(connection)
+        await self.sessions.greet(connection)
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=f"postgres {name}")
@@ -331,19 +333,6 @@ class PostgresEngine:
     async def ask_to_drain(self, term: int, *, draining: bool = True) -> bool:
         """Set or clear a node's request to drain; see ``MembershipPort``."""
         return await self._membership.ask_to_drain(term, draining=draining)
-
-    def session(self) -> str:
-        """Return the id of the control connection's session; see ``SessionPort``."""
-        return self._sessions.session()
-
-    def unbroken(self) -> float:
-        """Return for how many seconds it has been open; see ``SessionPort``."""
-        return self._sessions.unbroken()
-
-    @property
-    def sessions(self) -> SessionPort:
-        """The open sessions of nodes."""
-        return self
 
     # ---- maintenance ----
 
