@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 MIN_WINDOW = 64
 MAX_WINDOW = 20_000
 WINDOW_SECONDS = 0.5
+MEASURED_SECONDS = 0.25
+"""The longest time between two claims in which the speed of workers is measured. They have nothing else to do while a small window
+limits them, so that many small claims would follow each other."""
+SHORTEST_MEASURED = 0.01
+"""The shortest time that counts: a few jobs may end at once."""
 HINT_RETRY_DELAY = 0.01
 """Seconds after which a claim is repeated that did not find the jobs that another node announced. A claim skips locked rows, for
 example those of jobs that a client has just begun to wait for."""
@@ -154,6 +159,16 @@ class Claiming:
                 queue.stalled, queue.window = 0.0, 0
                 return True
         return False
+
+    def _grow(self, queue: FunctionQueue) -> None:
+        """Fit a window that is too small to the jobs that have ended since the last claim: a backlog does not wait for `adapt`."""
+        now, ended = self._clock.monotonic(), queue.ended + queue.settled
+        seconds = now - queue.measured_at
+        if seconds <= MEASURED_SECONDS:
+            wanted = int((ended - queue.measured) / max(seconds, SHORTEST_MEASURED) * WINDOW_SECONDS)
+            if wanted > max(queue.window, MIN_WINDOW):
+                queue.window = min(wanted, MAX_WINDOW)
+        queue.measured_at, queue.measured = now, ended
 
     # ---- claims ----
 
@@ -282,6 +297,7 @@ class Claiming:
             self._end_of_last_term(queue)  # the node that ended the term gives the jobs back
             return
         queue.claiming = False
+        self._grow(queue)
         size = 0
         counted_since = [max(now - then, 0) for now, then in zip(queue.backlog, backlog_before, strict=True)]
         queue.leased += len(jobs)

@@ -431,6 +431,8 @@ class FunctionQueue:
         "leased",
         "maximum",
         "mean_size",
+        "measured",
+        "measured_at",
         "name",
         "prefer",
         "ready",
@@ -496,6 +498,10 @@ class FunctionQueue:
         """Deliveries that ended since the last adaptation of the window."""
         self.ended = 0
         """Deliveries that ended before that."""
+        self.measured = 0
+        """Deliveries that had ended when claimed jobs came last."""
+        self.measured_at = 0.0
+        """The monotonic time of that."""
         self.mean_size = 0.0
         """Mean size of payloads, in bytes."""
         self.maximum: tuple[int, int, int] | None = None

@@ -275,7 +275,7 @@ class Node:
         self._attempt_log = attempt_log
         self._checks = checks
         self._last_writes = last_writes
-        self._checked = self._rests_until = clock.monotonic()
+        self._checked = self._rests_until = self._works_at = clock.monotonic()
         self._ready = False
         self._renewing: asyncio.Task[None] | None = None
 
@@ -336,8 +336,14 @@ class Node:
     # ---- time ----
 
     def tick(self) -> float:
-        """Run due timers and periodic work; return the monotonic time of the next tick. A node that rests runs timers alone."""
+        """Run due timers, and periodic work every `TICK_INTERVAL`; return the monotonic time of the next tick.
+
+        A busy node has a thousand timers each second. A node that rests runs timers alone.
+        """
         now = self.clock.monotonic()
+        if now < self._works_at:
+            return min(self.service.run_timers(), self._works_at)
+        self._works_at = now + TICK_INTERVAL
         if now < self._rests_until and self.service.idle and not (self.events is not None and self.events.is_read):
             return self.service.run_timers()
         self._rests_until = now + self.settings.fleet.rest

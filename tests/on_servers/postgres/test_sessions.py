@@ -120,7 +120,7 @@ def test_another_process_with_the_same_number_is_another_session(database: str) 
         async with node(database, "a") as one, node(database, "b") as two, session(database) as stranger:
             own = await announce(one, 1)
             assert await unlisted(two) == await unlisted(two) == []
-            sessions = two.engine.sessions  # noqa: SLF001 - the number of a process is not reused on request
+            sessions = two.engine.sessions
             reused = f"{own.partition('.')[0]}.1"
             sessions._seen.add(reused)  # noqa: SLF001 - the server does not do this on request
             await one.engine.beat(one.row(2, session=reused, look=LOOK))

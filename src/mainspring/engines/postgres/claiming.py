@@ -115,6 +115,11 @@ async def _claim(tx: Transaction, term: int, requests: list[_Request]) -> list[l
     return claimed
 
 
+async def claim_more(tx: Transaction, term: int, function: int, request: job_ops.ClaimRequest) -> list[Job]:
+    """Lease due jobs of one function, as `claim` does."""
+    return (await _claim(tx, term, [_Request(0, 0, function, request)]))[0]
+
+
 async def lock_pending(tx: Transaction, function: int, limit: int) -> Sequence[Record]:
     """Lock the first pending jobs of a function, in the order of a claim; return their rows, each with its place at the end."""
     floors = tx.memory(Floors)

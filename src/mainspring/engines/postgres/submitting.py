@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from mainspring import namespaces
 from mainspring.engines.postgres import transaction
 from mainspring.engines.postgres.claiming import Floors
+from mainspring.engines.postgres.new_leases import NewLeases
 from mainspring.engines.postgres.transaction import JOBS_SQL, PORTION_BYTES, columns, decode_stored_options, key_of
 from mainspring.engines.sql import deadlines
 from mainspring.errors import StoreError, UsageError
@@ -85,13 +86,10 @@ class _Race:
 
 async def submit(tx: Transaction, operations: Sequence[ops.Submit]) -> list[dict[int, ops.Found]]:
     """Store new jobs; see ``Submit``."""
-    if len(operations) == 1:
-        jobs, waiter = operations[0].jobs, operations[0].waiter
-        joined = await store(tx, jobs, [waiter] * len(jobs))
-        return [joined]
     jobs = [job for operation in operations for job in operation.jobs]
     waiters = [operation.waiter for operation in operations for _ in operation.jobs]
     joined = await store(tx, jobs, waiters)
+    await tx.tables(NewLeases).fill()
     if not joined:
         return [{} for _ in operations]
     return [{job.id: joined[job.id] for job in operation.jobs if job.id in joined} for operation in operations]
@@ -121,8 +119,10 @@ async def store(tx: Transaction, jobs: Sequence[Job], waiters: Sequence[int]) ->
 def new_jobs_of(tx: Transaction, jobs: Sequence[Job], waiters: Sequence[int]) -> list[New]:
     """Return new jobs, oldest first; the numbers of their functions are loaded."""
     numbers = tx.functions.numbers
+    functions = [numbers[job.function] for job in jobs]
+    stored = tx.tables(NewLeases).lease(jobs, functions)
     order = sorted(range(len(jobs)), key=lambda at: jobs[at].id)
-    return [New(jobs[at], rank, numbers[jobs[at].function], waiters[at]) for rank, at in enumerate(order)]
+    return [New(stored[at], rank, functions[at], waiters[at]) for rank, at in enumerate(order)]
 
 
 def _size(new: New) -> int:
@@ -147,8 +147,10 @@ async def note_stored(tx: Transaction, new_jobs: Sequence[New]) -> None:
         tx.count(function, state, priority, number)
         if state == _PENDING:
             tx.pending(tx.functions.keys[function])
+    leases = tx.tables(NewLeases)
     floors = tx.memory(Floors)
     for new in new_jobs:
+        leases.stored(new.job, new.function)
         if new.job.state == _SCHEDULED:
             floors.due.lower(new.job.due_us)
         if new.job.expires_us:

@@ -65,6 +65,7 @@ from mainspring.engines.postgres import (
     warm_runs,
 )
 from mainspring.engines.postgres.connections import LOG_INTERVAL, Verdict, connect_repeatedly, delays, disconnect
+from mainspring.engines.postgres.new_leases import NewLeases
 from mainspring.engines.postgres.transaction import JOBS_SQL, Functions, Memory, Nodes, Transaction, load_statements
 from mainspring.engines.postgres.warm_runs import NoStore, NotWarmError
 from mainspring.engines.postgres.workflows import PostgresWorkflowSlice
@@ -178,9 +179,13 @@ class Runner:
             if kind.phase < Phase.SLICES:
                 await self._run(tx, kind, placed, outcomes)
         await units.run(plan, tx.notices, outcomes)
-        for kind, placed in plan.items():
-            if kind.phase > Phase.SLICES:
-                await self._run(tx, kind, placed, outcomes)
+        later = {kind: placed for kind, placed in plan.items() if kind.phase > Phase.SLICES}
+        if await tx.tables(NewLeases).come_first(later):
+            claims = later.pop(ops.Claim)
+            await self._run(tx, ops.Claim, claims, outcomes)
+            tx.tables(NewLeases).open(claims, outcomes)
+        for kind, placed in later.items():
+            await self._run(tx, kind, placed, outcomes)
         if acts := recorded_acts(plan, outcomes):
             await access.record(tx.sql, acts)
         new_events = tx.events.take(plan, outcomes, map(event_of, acts))
