@@ -28,11 +28,8 @@ if TYPE_CHECKING:
 MIN_WINDOW = 64
 MAX_WINDOW = 20_000
 WINDOW_SECONDS = 0.5
-MEASURED_SECONDS = 0.25
-"""The longest time between two claims in which the speed of workers is measured. They have nothing else to do while a small window
-limits them, so that many small claims would follow each other."""
 SHORTEST_MEASURED = 0.01
-"""The shortest time that counts: a few jobs may end at once."""
+"""The shortest time in seconds between two claims for the speed of workers: a few jobs may end at once."""
 HINT_RETRY_DELAY = 0.01
 """Seconds after which a claim is repeated that did not find the jobs that another node announced. A claim skips locked rows, for
 example those of jobs that a client has just begun to wait for."""
@@ -161,13 +158,14 @@ class Claiming:
         return False
 
     def _grow(self, queue: FunctionQueue) -> None:
-        """Fit a window that is too small to the jobs that have ended since the last claim: a backlog does not wait for `adapt`."""
+        """Widen a window as the jobs allow that have ended since the last claim: a backlog does not wait for `adapt`."""
         now, ended = self._clock.monotonic(), queue.ended + queue.settled
         seconds = now - queue.measured_at
-        if seconds <= MEASURED_SECONDS:
-            wanted = int((ended - queue.measured) / max(seconds, SHORTEST_MEASURED) * WINDOW_SECONDS)
-            if wanted > max(queue.window, MIN_WINDOW):
-                queue.window = min(wanted, MAX_WINDOW)
+        if not seconds:
+            return
+        wanted = int((ended - queue.measured) / max(seconds, SHORTEST_MEASURED) * WINDOW_SECONDS)
+        if wanted > max(queue.window, MIN_WINDOW):
+            queue.window = min(wanted, MAX_WINDOW)
         queue.measured_at, queue.measured = now, ended
 
     # ---- claims ----

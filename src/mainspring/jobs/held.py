@@ -11,6 +11,7 @@ rows of the store alone are in a Bloom filter (`Names`).
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
@@ -500,7 +501,7 @@ class FunctionQueue:
         """Deliveries that ended before that."""
         self.measured = 0
         """Deliveries that had ended when claimed jobs came last."""
-        self.measured_at = 0.0
+        self.measured_at = -math.inf
         """The monotonic time of that."""
         self.mean_size = 0.0
         """Mean size of payloads, in bytes."""

@@ -301,6 +301,22 @@ def test_windows_grow_at_once_and_shrink_slowly(node: Node) -> None:
     assert queue.window == MAX_WINDOW
 
 
+def test_a_window_grows_with_each_claim_that_is_soon_used_up(node: Node) -> None:
+    """A backlog of short jobs does not wait for the next adaptation: each claim measures what has ended since the last one."""
+    node.submit(*[node.job(str(at)) for at in range(40 * MIN_WINDOW)])
+    node.commit()
+    queue = node.queue()
+    worker = node.worker()
+    windows = []
+    for _ in range(6 * MIN_WINDOW):
+        node.settling.succeeded(node.given(worker), b"")
+        node.clock.advance(0.0005)
+        node.commit()
+        windows.append(queue.window)
+    assert max(windows) == pytest.approx(1000, abs=1), "2,000 jobs a second, for half a second"
+    assert windows == sorted(windows)
+
+
 def test_a_window_has_places_for_all_workers(node: Node) -> None:
     for _ in range(MIN_WINDOW):
         node.worker()

@@ -70,6 +70,11 @@ class NewLeases:
         self._passed: set[int] = set()
         """The functions with new jobs that wait."""
 
+    @property
+    def open_requests(self) -> bool:
+        """Whether new jobs can fill a request."""
+        return bool(self._requests)
+
     async def come_first(self, plan: Plan) -> bool:
         """Return whether the claims of a group can run before its submits."""
         claims = plan.get(ops.Claim)

@@ -149,8 +149,10 @@ async def note_stored(tx: Transaction, new_jobs: Sequence[New]) -> None:
             tx.pending(tx.functions.keys[function])
     leases = tx.tables(NewLeases)
     floors = tx.memory(Floors)
+    if leases.open_requests:
+        for new in new_jobs:
+            leases.stored(new.job, new.function)
     for new in new_jobs:
-        leases.stored(new.job, new.function)
         if new.job.state == _SCHEDULED:
             floors.due.lower(new.job.due_us)
         if new.job.expires_us:

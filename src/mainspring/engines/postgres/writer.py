@@ -179,13 +179,14 @@ class Runner:
             if kind.phase < Phase.SLICES:
                 await self._run(tx, kind, placed, outcomes)
         await units.run(plan, tx.notices, outcomes)
-        later = {kind: placed for kind, placed in plan.items() if kind.phase > Phase.SLICES}
-        if await tx.tables(NewLeases).come_first(later):
-            claims = later.pop(ops.Claim)
-            await self._run(tx, ops.Claim, claims, outcomes)
-            tx.tables(NewLeases).open(claims, outcomes)
-        for kind, placed in later.items():
-            await self._run(tx, kind, placed, outcomes)
+        later = [kind for kind in plan if kind.phase > Phase.SLICES]
+        leases = tx.tables(NewLeases)
+        if leases_new := await leases.come_first(plan):
+            later.sort(key=lambda kind: Phase.SUBMIT - 0.5 if kind is ops.Claim else kind.phase)
+        for kind in later:
+            await self._run(tx, kind, plan[kind], outcomes)
+            if kind is ops.Claim and leases_new:
+                leases.open(plan[kind], outcomes)
         if acts := recorded_acts(plan, outcomes):
             await access.record(tx.sql, acts)
         new_events = tx.events.take(plan, outcomes, map(event_of, acts))
