@@ -1,7 +1,7 @@
 """Leases of new jobs by the claims of their own group: such a job is written once, and not first as a waiting one.
 
-Under load, most groups store jobs and claim jobs of the same function. Their claims run before their submits. What the store
-could not give them is filled with new jobs, in the order of a claim.
+Under load, most groups store jobs and claim jobs of the same function. Their claims run before their submits. Places that the
+store leaves free are filled with new jobs, in the order of a claim.
 
 A claim that gets fewer jobs than it has asked for tells the node that no more wait. So no new job may be left waiting behind such
 a claim: claims come first only if they take any job of their functions, and `NewLeases.fill` claims once more if new jobs had to
