@@ -122,10 +122,7 @@ async def _move_open(changes: RunChanges, found: RunDraft, version: str) -> Move
     assert isinstance(started, history.WorkflowExecutionStarted)
     decision = ContinueAsNewWorkflowExecution(0, started.input, version)
     other_runs.continue_as_new(found.draft, decision, 0)
-    await begin_next_run(changes, found, decision)
-    event = found.events[-1]
-    assert isinstance(event, history.WorkflowExecutionContinuedAsNew)
-    return Moved("moved", event.new_run, root)
+    return Moved("moved", await begin_next_run(changes, found, decision), root)
 
 
 async def cancel_unbegun(changes: RunChanges, job: Job, reason: str, now_us: int) -> Reached:

@@ -199,9 +199,6 @@ class Draft:
             self.withdrawn.append(job)
 
 
-_POLICY_APPLIES: Final = (history.WorkflowExecutionTerminated, history.WorkflowExecutionTimedOut)
-
-
 def after_initiated(draft: Draft, event: history.Event) -> None:
     """Add the errand of an initiated child, signal or cancel request."""
     state = draft.state
@@ -218,23 +215,22 @@ def after_initiated(draft: Draft, event: history.Event) -> None:
 
 
 def after_close(
-    draft: Draft, close: history.Event, children: Iterable[OpenChild], override: ChildPolicy | None
+    draft: Draft, close: history.Close, children: Iterable[OpenChild], override: ChildPolicy | None
 ) -> None:
     """Add the errands of a run's close. ``children`` were open; ``override`` replaces their policies."""
     state = draft.state
     source = (state.run, state.namespace, state.workflow_id)
-    if isinstance(close, _POLICY_APPLIES):
+    if close.ends_children:
         for child in children:
             # In SWF the policy is one of the parent's own attributes; natively each child has its own.
             own = state.child_policy if state.full else child.policy
             policy = own if override is None else override
             if policy is not ChildPolicy.ABANDON:
                 draft.errands.append(ApplyPolicy(*source, child.run, child.initiated, policy))
-    if not state.parent_run or isinstance(close, history.WorkflowExecutionContinuedAsNew):
-        return
+    if not state.parent_run or not isinstance(close, Close):
+        return  # the chain of runs goes on
     if isinstance(close, history.WorkflowExecutionTerminated) and close.cause == CHILD_POLICY_APPLIED:
         return  # the parent is closed
-    assert isinstance(close, Close)
     ended = EndChild(*source, state.parent_run, state.parent_initiated, state.type, state.version, close)
     draft.errands.append(ended)
 
@@ -359,7 +355,7 @@ _UNCOUNTED: Final = (Event.RELEASE, Event.SNOOZE)
 
 
 def close(
-    draft: Draft, kind: type[history.Event], *, children: ChildPolicy | None = None, **attributes: object
+    draft: Draft, kind: type[history.Close], *, children: ChildPolicy | None = None, **attributes: object
 ) -> None:
     """Record the event that closes a run, which is not parked any more.
 

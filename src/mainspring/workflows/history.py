@@ -72,6 +72,8 @@ class Close(Event, frozen=True):
 
     status: ClassVar[str]
     """The name of its ``model.Status``."""
+    ends_children: ClassVar[bool] = False
+    """Whether it ends the open children, too, by their policies."""
 
 
 class ActivityEnd(Event, frozen=True):
@@ -204,6 +206,7 @@ class WorkflowExecutionTimedOut(Close, frozen=True, tag=7):
     """The run lasted longer than its execution timeout."""
 
     status: ClassVar = "TIMED_OUT"
+    ends_children: ClassVar = True
 
     timeout: TimeoutType = TimeoutType.START_TO_CLOSE
     child_policy: ChildPolicy = ChildPolicy.TERMINATE
@@ -259,6 +262,7 @@ class WorkflowExecutionTerminated(Close, frozen=True, tag=12):
     """The run was ended from outside."""
 
     status: ClassVar = "TERMINATED"
+    ends_children: ClassVar = True
     client_text: ClassVar = "reason"
 
     cause: str = ""

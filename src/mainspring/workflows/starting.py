@@ -266,8 +266,8 @@ async def unknown_next_version(changes: RunChanges, found: RunDraft, decision: C
     )
 
 
-async def begin_next_run(changes: RunChanges, found: RunDraft, decision: Decision) -> None:
-    """Begin the run after one that a decision has just continued as new."""
+async def begin_next_run(changes: RunChanges, found: RunDraft, decision: Decision) -> int:
+    """Begin the run after one that a decision has just continued as new, and return it."""
     now_us = found.draft.now_us  # the time of the closing event may lie ahead: see `Draft.record`
     closed, event = found.run.state, found.events[-1]
     assert isinstance(event, history.WorkflowExecutionContinuedAsNew)
@@ -290,3 +290,4 @@ async def begin_next_run(changes: RunChanges, found: RunDraft, decision: Decisio
     )
     following = changes.begin(row, now_us)
     other_runs.begin_next(following.draft, closed, event, other_runs.carried(events, unread, closed.seen))
+    return event.new_run
