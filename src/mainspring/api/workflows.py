@@ -70,6 +70,8 @@ class RunInfo(msgspec.Struct):
     waits_for: str | None
     run: str
     parked_at: str | None
+    overdue_since: str | None = None
+    """Since when it should have begun or ended, by its times."""
 
 
 class ActivityInfo(msgspec.Struct):
@@ -138,7 +140,7 @@ class ProgressInfo(msgspec.Struct):
     text: str
 
 
-class RunDetails(RunInfo):
+class RunDetails(RunInfo, kw_only=True):
     """A run with all its details."""
 
     begins_at: str | None
@@ -178,8 +180,6 @@ class RunDetails(RunInfo):
     """When it should have made its first decision."""
     deadline_at: str | None = None
     """When it should have ended."""
-    overdue_since: str | None = None
-    """Since when it is overdue by one of these times."""
 
 
 class StartedRun(msgspec.Struct):
@@ -279,6 +279,7 @@ class ListWorkflowRuns(Request[Page[RunInfo]]):
         bool,
         described("Only runs that have waited for a minute because no worker with their version is connected."),
     ] = False
+    overdue: Annotated[bool, described("Only runs that should have begun or ended by now.")] = False
     type: Annotated[Text | None, described("Only runs of this workflow.")] = None
     id: Annotated[Text | None, described("Only runs with this workflow id.", label="Workflow id")] = None
     status: Annotated[

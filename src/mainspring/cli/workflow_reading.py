@@ -226,7 +226,7 @@ RUN_COLUMNS: Final = (
     "waits_for",
 )
 RUN_SHRINK_STEPS: Final[tuple[Step, ...]] = (
-    {"started_at": AS_AGE, "closed_at": AS_AGE},
+    {"started_at": AS_AGE, "closed_at": AS_AGE, "overdue_since": AS_AGE},
     {"waits_for": 40},
     {"type": 24},
     {"version": LEFT_OUT},
@@ -252,7 +252,8 @@ def list_runs(
 ) -> int:
     """List runs, newest first.
 
-    Give at most one of --open, --closed, --parked, --stranded and --status.
+    Give at most one of --open, --closed, --parked, --stranded, --overdue and --status. There is a column overdue_since if one
+    of the runs is overdue.
 
     On a terminal, the command prints a table with the columns that fit. In a pipe or file, it prints a line with the columns'
     names, then a line per run with tabs between all columns. With --json, it prints an array.
@@ -269,12 +270,17 @@ def list_runs(
         search.run()
     except (KeyboardInterrupt, MainspringError):
         if search.next is not None:
-            print_rows(RUN_COLUMNS, search.found, json=json, steps=RUN_SHRINK_STEPS)
+            print_rows(_columns(search.found), search.found, json=json, steps=RUN_SHRINK_STEPS)
             print_error(f"searched back to runs of {search.searched_to}; continue with --cursor {search.next}")
         raise
-    print_rows(RUN_COLUMNS, search.found, json=json, steps=RUN_SHRINK_STEPS)
+    print_rows(_columns(search.found), search.found, json=json, steps=RUN_SHRINK_STEPS)
     search.print_next()
     return EXIT_DONE
+
+
+def _columns(found: list[dict[str, Any]]) -> tuple[str, ...]:
+    """Return the columns of a list: since when runs are overdue only if one is."""
+    return (*RUN_COLUMNS, "overdue_since") if any(one.get("overdue_since") for one in found) else RUN_COLUMNS
 
 
 Key = Annotated[

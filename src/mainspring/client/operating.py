@@ -75,6 +75,7 @@ class RunCriteria(TypedDict, total=False):
     closed: bool
     parked: bool
     stranded: bool
+    overdue: bool
     type: str | None
     id: str | None
     status: (

@@ -90,10 +90,13 @@ def overdue_since(job: Job, now_us: int, *, has_run: bool | None = None) -> int:
 
     ``has_run`` is whether its run has made a decision, if the job is a root job and this is known.
     """
-    options = job.options
-    if options is None or job.state >= State.SUCCEEDED:
+    if job.options is None or job.state >= State.SUCCEEDED:
         return 0
-    begun = (has_run is not False) if job.term == RUNS else has_begun(job)
+    return overdue_by(job.options, now_us, begun=(has_run is not False) if job.term == RUNS else has_begun(job))
+
+
+def overdue_by(options: Options, now_us: int, *, begun: bool) -> int:
+    """Return since when a job with these options is overdue that has not ended; 0 if it is not."""
     times = (0 if begun else options.start_us, options.deadline_us)
     return min((due_us for due_us in times if 0 < due_us <= now_us), default=0)
 

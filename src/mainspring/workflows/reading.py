@@ -405,6 +405,8 @@ async def list_runs(searchable: SearchableRuns, runs: Runs, query: ListRuns, met
         if one is not None:
             shown.append(one)
             is_spent = sizes.add([one])
+    roots = await runs.job_options([one.row.root for one in shown if one.row.status.open])
+    shown = [one._replace(options=roots.get(one.row.root)) if one.row.status.open else one for one in shown]
     if is_cut:
         mark = Mark(shown[-1].row.id, shown[-1].row.started_us)
     return Page(shown, size=sizes.used) if mark is None else Page(shown, *mark, sizes.used)

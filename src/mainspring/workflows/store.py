@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from mainspring.access.caller import Act
     from mainspring.access.idempotency import KeyedAct
-    from mainspring.jobs.model import Job
+    from mainspring.jobs.model import Job, Options
     from mainspring.jobs.store import Found
     from mainspring.workflows.cross_run import ErrandsAside
     from mainspring.workflows.history import ChildPolicy, Event  # noqa: F401 - the type of a query's rows
@@ -459,6 +459,8 @@ class ShownRun(NamedTuple):
     state: State
     fault: str = ""
     """Why this node cannot read it; empty if it can. Its state is empty then."""
+    options: Options | None = None
+    """Of the root job of an open run, in lists."""
 
 
 class ListRuns(PageQuery[ShownRun], frozen=True, kw_only=True):

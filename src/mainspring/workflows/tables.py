@@ -13,9 +13,9 @@ from mainspring.jobs.slices import RunTransaction
 from mainspring.namespaces import ANY
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
-    from mainspring.jobs.model import Job
+    from mainspring.jobs.model import Job, Options
     from mainspring.workflows.model import Definition
     from mainspring.workflows.requests import Signal
     from mainspring.workflows.store import RunRow
@@ -104,6 +104,9 @@ class Runs(Protocol):
 
     async def histories(self, runs: Collection[int]) -> dict[int, list[bytes]]:
         """Return all blocks of some histories, in order, by their runs."""
+
+    async def job_options(self, jobs: Collection[int]) -> Mapping[int, Options]:
+        """Return the options of those of these jobs that have any, by their ids."""
 
     async def open_run(self, namespace: str, workflow_id: str) -> int:
         """Return the open run of a workflow id; 0 if there is none."""

@@ -16,6 +16,7 @@ from mainspring.jobs.model import Options, State, encode_options
 from mainspring.jobs.rules import Settlement
 from mainspring.schedules.model import Every, Overlap
 from mainspring.schedules.store import RingAbsences
+from mainspring.workflows.store import ListRuns
 from tests.conformance.suite.driver import NOW, Store, released
 from tests.conformance.suite.events import failed, numbered, want
 from tests.conformance.suite.fixtures import StoreFixtures
@@ -320,6 +321,9 @@ class DeadlineSuite(StoreFixtures):
             (flows.root(late).id, "deadline", flows.now_us + 9, True),
             (flows.root(decided).id, "deadline", flows.now_us + 9, True),
         ]
+        (found,) = [one.options for one in store.all_of(ListRuns(limit=9)) if one.row.id == late]
+        assert found is not None
+        assert (found.start_us, found.deadline_us) == (flows.now_us + 5, flows.now_us + 9)
         assert all(event.fields["run"] == event.job for event in numbered(store, types=frozenset({types.OVERDUE})))
 
     def test_a_run_that_has_ended_is_not_late(self, flows: Flows) -> None:

@@ -23,7 +23,7 @@ class RetryingFlows:
         flows.running(first, _failing(flows))
         second = flows.last(first)
         assert flows.kinds(second) == ["WorkflowExecutionStarted"]
-        row, state, _ = flows.shown(second)
+        row, state = flows.shown(second)[:2]
         assert (row.due_us, state.begin_us) == (flows.now_us + 60 * SECOND, flows.now_us + 60 * SECOND)
         assert (row.status, row.decision, state.attempt, state.failure) == (Status.OPEN, 0, 2, "KeyError: no")
         assert flows.shown(first).state.failure == "KeyError: no"

@@ -10,8 +10,11 @@ from msgspec.structs import replace
 from mainspring.access.caller import LOCAL
 from mainspring.api import jobs, workflows
 from mainspring.api.handlers import runs
-from mainspring.callbacks import ITEMS_AT_ONCE, CallInProgress
+from mainspring.api.handlers.pages import rfc3339
+from mainspring.api.request import Code
+from mainspring.callbacks import ITEMS_AT_ONCE, CallInProgress, awaited
 from mainspring.clock import time_of, us_of
+from mainspring.jobs.model import Options
 from mainspring.jobs.store import CountSome
 from mainspring.loop_shares import LoopShares, Piece
 from mainspring.workflows.model import About, OpenTimer, Parked, Parking, encode_about
@@ -193,6 +196,29 @@ def test_stranded_runs_are_listed_by_their_version() -> None:
     run(test())
 
 
+def test_overdue_runs_are_marked_and_can_be_listed_alone() -> None:
+    async def test() -> None:
+        late = Options(start_us=START_US - 9, deadline_us=START_US - 5)
+        later = Options(deadline_us=2**60)
+        begun = RunState(started=3)
+        runs = [a_run(number) for number in range(1, 1101)]
+        runs[4] = a_run(5)._replace(options=late)
+        runs[1098] = a_run(1099, state=begun)._replace(options=late)
+        runs[1099] = a_run(1100)._replace(options=later)
+        async with with_runs(*runs) as (node, fake):
+            page = await node.api.call(workflows.ListWorkflowRuns(limit=3))
+            assert [row.overdue_since for row in page.items] == [None, rfc3339(START_US - 5), None]
+            page = await node.api.call(workflows.ListWorkflowRuns(overdue=True, limit=3))
+            assert [row.id for row in page.items] == ["order-1099"]
+            assert fake.received.pop().status == (0,)
+            page = await node.api.call(workflows.ListWorkflowRuns(overdue=True, limit=3, cursor=page.next))
+            assert [(row.id, row.overdue_since) for row in page.items] == [("order-5", rfc3339(START_US - 9))]
+            assert page.next is None
+            assert await node.code(workflows.ListWorkflowRuns(overdue=True, open=True)) is Code.INVALID
+
+    run(test())
+
+
 def test_runs_that_have_not_begun_are_listed_among_the_others() -> None:
     async def test() -> None:
         async with with_runs() as (node, fake):
@@ -213,6 +239,9 @@ def test_runs_that_have_not_begun_are_listed_among_the_others() -> None:
                     if after is None:
                         break
                 assert seen == expected
+            await awaited(node.service.changes.redate(ids[2], deadline_us=START_US - 5))
+            page = await node.api.call(workflows.ListWorkflowRuns(overdue=True))
+            assert [(row.id, row.overdue_since) for row in page.items] == [("u2", rfc3339(START_US - 5))]
             fake.runs.clear()
             fake.unbegun = [waiting(ids[2], unique=b"u2")._replace(is_workflow=True), waiting(9, function=b"charge")]
             for request, ids_found in (

@@ -12,7 +12,7 @@ from mainspring.api.events import END, EventInfo, ListEvents
 from mainspring.api.jobs import ShowJob
 from mainspring.api.schedules import AddSchedule, EditSchedule, ShowSchedule
 from mainspring.api.submitting import JobOptions, Submit
-from mainspring.api.workflows import ShowRun, StartRun
+from mainspring.api.workflows import ListWorkflowRuns, ShowRun, StartRun
 from mainspring.callbacks import awaited
 from mainspring.workflows.model import Definition
 from mainspring.workflows.store import SaveDefinitions
@@ -56,9 +56,10 @@ def test_a_job_without_a_worker_has_an_event_at_its_time(store: str, tmp_path: A
     run(test())
 
 
-def test_a_run_without_a_worker_is_shown_as_overdue() -> None:
+@pytest.mark.parametrize("store", ["memory://", "sqlite:///{}/jobs.db"])
+def test_a_run_without_a_worker_is_shown_as_overdue(store: str, tmp_path: Any) -> None:
     async def test() -> None:
-        async with whole_node() as (_, built):
+        async with whole_node(store.format(tmp_path)) as (_, built):
             definition = Definition("order", "1", timeout=86_400.0)
             await awaited(built.node.commits.committed(SaveDefinitions([definition], 0)))
             place = (await built.api.call(ListEvents(type=["*.overdue"], after=END))).last
@@ -69,6 +70,12 @@ def test_a_run_without_a_worker_is_shown_as_overdue() -> None:
             assert run_shown.overdue_since == run_shown.start_by is not None
             assert run_shown.deadline_at is not None
             assert (await built.api.call(ShowJob(started.handle))).overdue_since == run_shown.start_by
+            await built.api.call(StartRun("order"))
+            for request in (ListWorkflowRuns(), ListWorkflowRuns(overdue=True)):
+                listed = {one.handle: one.overdue_since for one in (await built.api.call(request)).items}
+                assert listed.pop(started.handle) == run_shown.start_by
+                assert set(listed.values()) <= {None}
+                assert bool(listed) is not request.overdue
 
     run(test())
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from mainspring.jobs.model import Options
     from mainspring.workflows.reading import Mark
     from mainspring.workflows.tables import Runs
 
@@ -38,6 +39,10 @@ class Store:
     async def histories(self, runs: Collection[int]) -> dict[int, list[bytes]]:
         self.reads.append([*runs])
         return {run: [] for run in runs}
+
+    async def job_options(self, jobs: Collection[int]) -> dict[int, Options]:
+        del jobs
+        return {}
 
     def close(self, *runs: int) -> None:
         for row, _ in self._found:

@@ -19,7 +19,7 @@ from mainspring.api.workflows import (
     TimerInfo,
     UnbegunStatus,
 )
-from mainspring.jobs.lateness import overdue_since
+from mainspring.jobs.lateness import overdue_by, overdue_since
 from mainspring.jobs.model import State
 from mainspring.namespaces import name_text
 from mainspring.quantities import format_duration
@@ -71,7 +71,12 @@ def run_info(handle: str, shown: ShownRun, now_us: int, *, stranded: bool) -> Ru
         waits_for=_waits_for(shown, now_us, stranded=stranded) if Status(row.status).open else None,
         run=run_handle(handle, row.id),
         parked_at=rfc3339(row.parked_us),
+        overdue_since=rfc3339(_overdue_since(shown, now_us)),
     )
+
+
+def _overdue_since(shown: ShownRun, now_us: int) -> int:
+    return 0 if shown.options is None else overdue_by(shown.options, now_us, begun=has_decided(shown.state))
 
 
 def run_details(
@@ -131,6 +136,7 @@ def unbegun_info(handle: str, unbegun: Unbegun, now_us: int, *, is_paused: bool)
         waits_for=_begin_of(unbegun, now_us, is_paused=is_paused),
         run=run_handle(handle, job.id),
         parked_at=None,
+        overdue_since=rfc3339(overdue_since(job, now_us)),
     )
 
 

@@ -259,8 +259,9 @@ class RunListCalls:
         self.handlers: Handlers = {ListWorkflowRuns: self._list}
 
     async def _list(self, request: ListWorkflowRuns, _: Call) -> Page[RunInfo]:
-        if sum((request.open, request.closed, request.parked, request.stranded, request.status is not None)) > 1:
-            raise ApiError(Code.INVALID, "give one of open, closed, parked, stranded and status")
+        chosen = (request.open, request.closed, request.parked, request.stranded, request.overdue)
+        if sum((*chosen, request.status is not None)) > 1:
+            raise ApiError(Code.INVALID, "give one of open, closed, parked, stranded, overdue and status")
         before = None if request.cursor is None else self._runs.run_id(request.cursor)
         unbegun = await self._unbegun.matching(request, before)
         stranded = frozenset(self._workflows.stranded())
@@ -270,6 +271,8 @@ class RunListCalls:
         infos = await converted(begun.items, partial(self._runs.info, stranded=stranded))
         rows = {one.row.id: (one.row.started_us, info) for one, info in zip(begun.items, infos, strict=True)}
         rows |= {one.job.id: (one.job.created_us, self._runs.unbegun_info(one)) for one in unbegun.items}
+        if request.overdue:
+            rows = {run: row for run, row in rows.items() if row[1].overdue_since is not None}
         places = [(one.next, one.searched_us) for one in (begun, unbegun) if one.next is not None]
         place, searched_us = max(places, default=(0, 0))
         newest = sorted((run for run in rows if run >= place), reverse=True)
@@ -289,7 +292,7 @@ class RunListCalls:
             statuses = (STATUS_BY_NAME[request.status],)
         elif request.closed:
             statuses = CLOSED
-        elif request.open or request.parked or request.stranded:
+        elif request.open or request.parked or request.stranded or request.overdue:
             statuses = (Status.OPEN,)
         query = ListRuns(
             namespace=request.namespace,
@@ -300,7 +303,7 @@ class RunListCalls:
             workflow_id=request.id,
             since_us=0 if request.since is None else us_of(request.since),
             after=after,
-            limit=PAGE_LIMIT if request.stranded else request.limit,
+            limit=PAGE_LIMIT if request.stranded or request.overdue else request.limit,
             bytes=PAGE.most,
             closed_states=False,
         )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 
     from mainspring.engines.memory.tables import Tables
-    from mainspring.jobs.model import Job
+    from mainspring.jobs.model import Job, Options
     from mainspring.storage.engine import Meter, Operation, Page, Query
     from mainspring.workflows.history import Event
     from mainspring.workflows.model import Definition
@@ -70,6 +70,10 @@ class MemoryRunReads:
 
     async def histories(self, runs: Collection[int]) -> dict[int, list[bytes]]:
         return {run: await self.blocks(run, 1) for run in runs}
+
+    async def job_options(self, jobs: Collection[int]) -> dict[int, Options]:
+        found = ((job_id, self._tables.jobs.get(job_id)) for job_id in jobs)
+        return {job_id: job.options for job_id, job in found if job is not None and job.options is not None}
 
     async def open_run(self, namespace: str, workflow_id: str) -> int:
         last = await self.last_run(namespace, workflow_id)

@@ -12,7 +12,7 @@ import msgspec
 
 from mainspring.engines.sql.statements import LARGEST
 from mainspring.errors import StoreError
-from mainspring.jobs.model import State
+from mainspring.jobs.model import State, read_options
 from mainspring.namespaces import ANY
 from mainspring.workflows import reading, unit
 from mainspring.workflows import store as ops
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from mainspring.engines.sql.statements import Readers, Statements, Transaction, Values
-    from mainspring.jobs.model import Job
+    from mainspring.jobs.model import Job, Options
     from mainspring.storage.engine import Meter, Operation, Page
     from mainspring.workflows.history import Event
     from mainspring.workflows.observers import RunObserver
@@ -168,6 +168,10 @@ class RunReads:
         for run, block in await self._sql.fetch("whole_histories", self._sql.among(found)) if found else ():
             found[run].append(block)
         return found
+
+    async def job_options(self, jobs: Collection[int]) -> dict[int, Options]:
+        found = await self._sql.fetch("job_options", self._sql.among(jobs)) if jobs else ()
+        return {job_id: read_options(options) for job_id, options in found}
 
     async def open_run(self, namespace: str, workflow_id: str) -> int:
         if "\0" in workflow_id:

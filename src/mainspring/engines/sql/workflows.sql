@@ -34,6 +34,9 @@ WHERE id {among($1)} AND +{run_is_open} AND (SELECT run FROM snapshots WHERE run
 -- name: whole_histories
 SELECT run, block FROM history WHERE run {among($1)} ORDER BY run, first;
 
+-- name: job_options
+SELECT id, options FROM jobs WHERE id {among($1)} AND options IS NOT NULL;
+
 -- name: blocks
 SELECT block FROM history
 WHERE run = $1 AND first >= coalesce((SELECT max(first) FROM history WHERE run = $1 AND first <= $2), 1) ORDER BY first LIMIT $3;

@@ -61,6 +61,16 @@ def test_parked_runs_come_first() -> None:
     run(test())
 
 
+def test_an_overdue_run_is_marked() -> None:
+    async def test() -> None:
+        late = RunInfo(**RUN, parked_at=None, overdue_since=AT)
+        page = await browser_of({"/workflows": {"items": [late], "next": None}}, 0.0).open("/workflows?status=overdue")
+        ((status, *_),) = page.rows()
+        assert "overdue since" in status
+
+    run(test())
+
+
 def test_a_search_that_has_used_up_its_budget_says_how_far_it_has_come() -> None:
     async def test() -> None:
         short = {"items": [], "next": "H:n:9@9", "searched_to": AT}
@@ -89,6 +99,7 @@ def test_the_list_asks_for_the_runs_that_its_address_names() -> None:
             ("status=burning", [{"limit": rows}, newest_parked]),
             ("cursor=7", [{"limit": rows, "cursor": ["7"]}]),
             ("status=open", [{"limit": rows, "open": ["true"]}]),
+            ("status=overdue", [{"limit": rows, "overdue": ["true"]}]),
             ("status=parked&cursor=7", [{"limit": rows, "parked": ["true"], "cursor": ["7"]}]),
             ("status=timed_out&type=album", [{"limit": rows, "status": ["timed_out"], "type": ["album"]}]),
             ("id=summer", [{"limit": rows, "id": ["summer"]}]),

@@ -44,7 +44,17 @@ DRAWN: Final = 1000
 """Events in the drawing: the newest, or those from the number in the address on."""
 LIST: Final = f"{N}/workflows"
 RUN: Final = f"{LIST}/{{key}}"
-STATUSES: Final = ("open", "parked", "failed", "timed_out", "completed", "cancelled", "terminated", "continued_as_new")
+STATUSES: Final = (
+    "open",
+    "overdue",
+    "parked",
+    "failed",
+    "timed_out",
+    "completed",
+    "cancelled",
+    "terminated",
+    "continued_as_new",
+)
 CHILDREN: Final = (
     ("", "as their policies say"),
     ("terminate", "terminate"),
@@ -157,7 +167,7 @@ async def workflows(visit: Visit) -> Response:
     status = visit.field("status")
     status = status if status in STATUSES else ""
     query: dict[str, Any] = {"type": visit.field("type"), "id": visit.field("id"), "limit": ROWS}
-    query |= {status: True} if status in {"open", "parked"} else {"status": status}
+    query |= {status: True} if status in {"open", "overdue", "parked"} else {"status": status}
     is_filtered = bool(status or query["type"] or query["id"])
     cursor = visit.field("cursor")
     listed, parked, types = await asyncio.gather(
