@@ -279,7 +279,7 @@ class CloneJob(Arguments, Request[Submission]):
 
     The new job has the function, the arguments, the priority, the concurrency key, the tags, the retry policy, the time limits
     and the version of the other one, where the request gives no others. It has no unique, and runs at once, unless the request
-    says otherwise.
+    says otherwise. Its expiry and the times after which it is late count from now, so they are not those of the other one.
     """
 
     permission = Permission.DEVELOP
@@ -305,6 +305,20 @@ class CloneJob(Arguments, Request[Submission]):
     ] = None
     expires: Annotated[
         FutureSeconds | None, described("End the job as expired if it has not started within this time.")
+    ] = None
+    start_within: Annotated[
+        FutureSeconds | None,
+        described(
+            "The job is overdue if it has not begun within this time. By default that of the task.",
+            label="Late if not begun within",
+        ),
+    ] = None
+    deadline: Annotated[
+        FutureSeconds | None,
+        described(
+            "The job is overdue if it has not ended within this time. By default that of the task.",
+            label="Late if not ended within",
+        ),
     ] = None
     concurrency_key: Annotated[
         Text | None, described("The key for limits. By default it is that of the other job.")

@@ -51,6 +51,8 @@ class CloneChanges(TypedDict, total=False):
     delay: Duration | None
     run_at: datetime | None
     expires: Duration | None
+    start_within: Duration | None
+    deadline: Duration | None
     concurrency_key: str | None
     tags: Sequence[str] | None
     args: Any | UnsetType
@@ -193,7 +195,8 @@ class Jobs(FindsJobs):
 
         The new job has the function, the arguments, the priority, the concurrency key, the tags, the retry policy, the time
         limits and the version of the other one, where the request gives no others. It has no unique, and runs at once, unless
-        the request says otherwise.
+        the request says otherwise. Its expiry and the times after which it is late count from now, so they are not those of
+        the other one.
         """
         return self._as_job(self._ask("jobs.clone", {"handle": handle, **fields}))
 

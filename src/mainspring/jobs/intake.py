@@ -515,13 +515,17 @@ class NodeJobLifecycle:
         key = (job.function, job.unique)
         if job.unique and key in self._table.foreground:
             return False
-        if self._times:
-            self._times.apply((job,))
+        self.add_times(job)
         queue = self._dispatch.tracked(job.function)
         self._intake.count(job, queue, scheduled=job.state == State.SCHEDULED, leases=term == self._table.term)
         if job.unique:
             self._uniques.overtake(key)
         return True
+
+    def add_times(self, job: Job) -> None:
+        """Give a job the times of its function."""
+        if self._times:
+            self._times.apply((job,))
 
     def stored(self, jobs: Sequence[Job]) -> None:
         """Serve due jobs to workers, and set a timer for the others."""

@@ -49,6 +49,9 @@ class JobLifecycle(Protocol):
         engine writes it as it is afterwards. After True exactly one of ``stored`` and ``dropped`` is called with it.
         """
 
+    def add_times(self, job: Job) -> None:
+        """Add the times of its function to a new root job, which is not reserved, where it has none of its own."""
+
     def stored(self, jobs: Sequence[Job]) -> None:
         """Process committed jobs, before the outcomes of their group are delivered."""
 

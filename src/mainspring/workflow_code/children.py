@@ -136,6 +136,8 @@ class Children:
                 child_policy=_POLICIES[options.child_policy],
                 execution_timeout=options.timeout or 0,
                 tags=(PART_TAG if call.is_part else CHILD_TAG,),
+                start_within=options.start_within or 0,
+                deadline=options.deadline or 0,
             ),
             same,
         )

@@ -498,6 +498,9 @@ class StartChildWorkflowExecutionInitiated(Initiated, frozen=True, tag=34):
     # Not in SWF:
     run: int = 0
     number: int = 0
+    start_within: float = 0
+    """As of `requests.StartChildWorkflowExecution`."""
+    deadline: float = 0
 
 
 class StartChildWorkflowExecutionFailed(Event, frozen=True, tag=35):

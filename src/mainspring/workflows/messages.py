@@ -168,7 +168,7 @@ _MOST_US: Final = 253_370_764_800_000_000
 """The year 9999: later times cannot be shown."""
 _MOST_SECONDS: Final = 100 * YEAR
 _DURATIONS: Final = ("schedule_to_start", "schedule_to_close", "start_to_close", "heartbeat", "start_to_fire",
-                     "execution_timeout", "task_timeout", "delay")  # fmt: skip
+                     "execution_timeout", "task_timeout", "delay", "start_within", "deadline")  # fmt: skip
 _CLOSES: Final = (FailWorkflowExecution, CancelWorkflowExecution)
 _REQUESTS: Final = (SignalExternalWorkflowExecution, RequestCancelExternalWorkflowExecution)
 _OF_JOBS: Final = {"retry", "timeout", "heartbeat", "start_within", "deadline"}

@@ -99,6 +99,8 @@ def start_child(draft: Draft, decision: StartChildWorkflowExecution, completed: 
         control=decision.control,
         run=run,
         number=decision.number,
+        start_within=decision.start_within,
+        deadline=decision.deadline,
     )
     after_initiated(draft, event)
 

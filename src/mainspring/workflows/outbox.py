@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from mainspring import namespaces
 from mainspring.access.caller import matches_any
 from mainspring.clock import to_us
-from mainspring.jobs.model import Job
+from mainspring.jobs.lateness import timed
+from mainspring.jobs.model import Job, Options
 from mainspring.jobs.model import State as JobState
 from mainspring.jobs.store import SIGNS_LAST
 from mainspring.namespaces import ANY
@@ -36,7 +37,7 @@ from mainspring.workflows.cross_run import (
     encode_errand,
 )
 from mainspring.workflows.history import ChildPolicy
-from mainspring.workflows.model import Key, function_text
+from mainspring.workflows.model import PART_TAG, Key, function_text
 from mainspring.workflows.other_runs import child_ended, child_refused, child_started, external_answered
 from mainspring.workflows.reading import Unread
 from mainspring.workflows.requests import Reached, Signal
@@ -247,6 +248,10 @@ async def _start_child(changes: RunChanges, errand: StartChild, now_us: int) -> 
         started_us=now_us,
         input_size=len(event.input),
     )
+    if event.start_within or event.deadline:
+        job.options = timed(Options(start_within=event.start_within or None, deadline=event.deadline or None), now_us)
+    if PART_TAG not in event.tags:  # a part of a map is no run that somebody has started
+        changes.tables.lifecycle.add_times(job)
     has_begun = await begin_child(changes, job, errand, now_us)
     parent = await changes.open(errand.source, now_us)
     if not isinstance(parent, RunDraft):

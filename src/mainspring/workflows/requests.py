@@ -141,6 +141,10 @@ class StartChildWorkflowExecution(DecisionBase, frozen=True, tag=10):
     task_timeout: float = 0
     tags: tuple[str, ...] = ()
     control: str = ""
+    # Not in SWF:
+    start_within: float = 0
+    """Seconds within which the child should have begun, and ended; 0: none, or those of its workflow."""
+    deadline: float = 0
 
 
 class SignalExternalWorkflowExecution(DecisionBase, frozen=True, tag=11):

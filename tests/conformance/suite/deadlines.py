@@ -16,6 +16,7 @@ from mainspring.jobs.model import Options, State, encode_options
 from mainspring.jobs.rules import Settlement
 from mainspring.schedules.model import Every, Overlap
 from mainspring.schedules.store import RingAbsences
+from mainspring.workflows.model import PART_TAG
 from mainspring.workflows.store import ListRuns
 from tests.conformance.suite.driver import NOW, Store, released
 from tests.conformance.suite.events import failed, numbered, want
@@ -308,6 +309,23 @@ class DeadlineSuite(StoreFixtures):
         assert overdue_since(store.present(job.id), END_BY + 5) == 0
 
     # ---- runs ----
+
+    def test_a_child_has_times_of_its_own_or_of_its_workflow(self, flows: Flows) -> None:
+        store = flows.store
+        want(store)
+        parent, other = flows.start(), flows.start()
+        store.lifecycle.times = Options(deadline_us=END_BY)
+        flows.running(parent, flows.child(), flows.child(tags=(PART_TAG,)))
+        store.lifecycle.times = None
+        flows.running(other, flows.child(start_within=5.0, deadline=9.0), flows.child())
+        children = [*flows.children(parent), *flows.children(other)]
+        dated, part, own, without = map(flows.root, children)
+        assert dated.options == Options(deadline_us=END_BY)
+        assert (part.options, without.options) == (None, None), "a part of a map is no run of its own"
+        assert own.options == Options(start_us=flows.now_us + 5 * SECOND, deadline_us=flows.now_us + 9 * SECOND)
+        ring(store, flows.now_us + 20 * SECOND)
+        assert {(job, kind) for job, kind, *_ in overdue(store)} >= {(own.id, "start_within"), (own.id, "deadline")}
+        assert {job for job, *_ in overdue(store)} <= {own.id, dated.id}
 
     def test_a_run_is_late_by_its_root_job(self, flows: Flows) -> None:
         store = flows.store

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from mainspring.jobs.lateness import DueRow
-    from mainspring.jobs.model import Job
+    from mainspring.jobs.model import Job, Options
     from mainspring.jobs.store import Withdrawn
 
 
@@ -36,6 +36,8 @@ class RecordedLifecycle:
         """All committed times by which jobs should have begun and ended."""
         self.refused: set[bytes] = set()
         """The uniques of jobs in the node's memory."""
+        self.times: Options | None = None
+        """The options of functions with times."""
 
     def reserve(self, job: Job, term: int) -> bool:
         """Allow a new job, unless its unique is refused."""
@@ -46,6 +48,10 @@ class RecordedLifecycle:
         self.reserved.append(job)
         self.live.append(job.id)
         return True
+
+    def add_times(self, job: Job) -> None:
+        """Give a job the times, if there are any."""
+        job.options = self.times or job.options
 
     def stored(self, jobs: Sequence[Job]) -> None:
         """Record that jobs are committed."""

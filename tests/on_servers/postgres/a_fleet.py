@@ -48,6 +48,9 @@ class Part:
         self.live[job.id] += 1
         return True
 
+    def add_times(self, job: Job) -> None:
+        """Add none."""
+
     def stored(self, jobs: Sequence[Job]) -> None:
         self.committed += [job.id for job in jobs]
 

@@ -34,6 +34,9 @@ class Attended:
         self._reserved.append(job)
         return True
 
+    def add_times(self, job: Job) -> None:
+        self._following.add_times(job)
+
     def stored(self, jobs: Sequence[Job]) -> None:
         self.later(lambda: self._following.stored(jobs))
 

@@ -99,7 +99,14 @@ def test_a_clone_has_the_same_arguments_and_options() -> None:
     async def test() -> None:
         async with opened() as node:
             original = new(
-                args=[1], unique="u", priority="low", timeout=5.0, concurrency_key="k", tags=("a",), delay=60.0
+                args=[1],
+                unique="u",
+                priority="low",
+                timeout=5.0,
+                concurrency_key="k",
+                tags=("a",),
+                delay=60.0,
+                deadline=9.0,
             )
             handle = (await node.api.call(SubmitJob(original))).handle
             assert handle is not None
@@ -110,11 +117,13 @@ def test_a_clone_has_the_same_arguments_and_options() -> None:
             assert (shown.function, shown.priority, shown.concurrency_key, shown.tags) == ("f", "low", "k", ["a"])
             assert (shown.timeout, shown.unique, shown.run_at, shown.state) == (5.0, "", None, "pending")
             assert (await node.api.call(jobs.ReadPayload(clone.handle))).data == b"[1]"
-            other = jobs.CloneJob(handle, payload=b"2", unique="v", priority="high", delay=5, tags=())
+            assert (shown.start_by, shown.deadline_at) == (None, None), "they count from a submit, as an expiry"
+            other = jobs.CloneJob(handle, payload=b"2", unique="v", priority="high", delay=5, tags=(), deadline=60.0)
             clone = await node.api.call(other)
             assert clone.handle is not None
             shown = await node.api.call(jobs.ShowJob(clone.handle))
             assert (shown.unique, shown.priority, shown.tags, shown.state) == ("v", "high", [], "scheduled")
+            assert (shown.start_by, shown.deadline_at is not None) == (None, True)
             assert (await node.api.call(jobs.ReadPayload(clone.handle))).data == b"2"
             assert await node.api.call(jobs.CloneJob(handle, unique="u")) == Submission(handle, joined=True)
 

@@ -109,6 +109,23 @@ def test_children_raise_as_runs_do_outside(fleet: InMemory) -> None:
     assert "WorkflowAlreadyRunning: the workflow id held has an open run" in refused[1]
 
 
+@app.workflow(start_within="1h", deadline="5h")
+async def dated() -> None: ...
+
+
+@body
+async def with_times() -> None:
+    await asyncio.gather(dated.submit(), dated.options(deadline="2h").submit(), part.submit(1))
+
+
+def test_children_have_the_times_of_their_options(fleet: InMemory) -> None:
+    run = parent.submit("with_times")
+    fleet.advance("1s")
+    initiated = [one for one in fleet.history(run).events if one["event"] == "StartChildWorkflowExecutionInitiated"]
+    times = [(one.get("start_within"), one.get("deadline")) for one in initiated]
+    assert times == [(3600, 18000), (3600, 7200), (None, None)]
+
+
 @body
 async def unregistered() -> str:
     outcome = await part.options(version="9").submit(1).outcome()

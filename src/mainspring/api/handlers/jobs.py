@@ -377,6 +377,8 @@ class JobChangeCalls:
             timeout=stored.timeout,
             heartbeat=stored.heartbeat,
             expires=request.expires,
+            start_within=request.start_within,
+            deadline=request.deadline,
             retry=stored.retry,
             keep_unique=stored.keep_unique if request.unique else None,
             concurrency_key=(
