@@ -227,6 +227,29 @@ class WorkerDecisions(msgspec.Struct):
     """Whether all of its places are taken: it gets no further decision until one of them ends."""
 
 
+class WorkerPace(msgspec.Struct):
+    """The pace of a worker's heartbeats, as it has reported it last."""
+
+    items: int
+    """Its connections, and its jobs with heartbeat timeouts: each says something once in its period."""
+    capacity: int
+    """How many such items there may be if their periods are as now on average."""
+    pace: float
+    """Heartbeats of items in a second, at most."""
+    load: float
+    """Those that the items need."""
+    lag: float
+    """Seconds by which one was late, at most, in the last minute."""
+    refused: int
+    """Jobs that the worker has given back because there was no room, since its start."""
+    throttled: int
+    """Heartbeats that had to wait for answers of a server, since the worker's start."""
+    failed: int
+    """Items whose action has failed, since the worker's start."""
+    full: bool
+    """Whether it takes no more jobs of functions with heartbeat timeouts."""
+
+
 class WorkerDetails(WorkerInfo):
     """A worker with its functions and jobs; these are None for a worker of another node than the one that answers."""
 
@@ -235,6 +258,8 @@ class WorkerDetails(WorkerInfo):
     """The handles of running jobs, at most 1,000."""
     decisions: WorkerDecisions | None
     """None for a worker that decides no runs; of a worker of another node, as of its last heartbeat."""
+    pace: WorkerPace | None = None
+    """None for a worker that has not reported it: one of an earlier version, or of plain Gearman."""
 
 
 class ListWorkers(Request[Page[WorkerInfo]]):

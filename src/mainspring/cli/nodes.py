@@ -209,6 +209,13 @@ def _print_worker(worker: dict[str, Any]) -> None:
             f"{decisions['running'] - decisions['steps']} of {decisions['places']}, and {decisions['steps']} that keep steps"
             f"{': full' if decisions['full'] else ''}"
         )
+    pace = worker.get("pace")  # nodes of earlier versions have none
+    if pace is not None:
+        lists["pace"] = (
+            f"{pace['items']} of {pace['capacity']} items, {pace['load']:g} of {pace['pace']:g} a second, "
+            f"late by {pace['lag']:g} s, {pace['refused']} refused, {pace['throttled']} throttled, {pace['failed']} failed"
+            f"{': full' if pace['full'] else ''}"
+        )
     print_fields(worker | lists)
 
 

@@ -239,7 +239,7 @@ class Dispatch:
         worker.abilities.pop(queue, None)
         worker.abilities[queue] = ability
         queue.workers[worker] = queue.workers.get(worker, 0) + 1
-        if worker.credit > 0:
+        if worker.credit > 0 and worker.takes(queue):
             queue.takers[worker] = None
         if worker.asleep:
             queue.sleepers[worker] = None
@@ -265,7 +265,20 @@ class Dispatch:
     def offer(worker: Worker) -> None:
         """Assign jobs to a worker as they come, while it has credit."""
         for queue in worker.abilities:
-            queue.takers[worker] = None
+            if not worker.is_full or worker.takes(queue):
+                queue.takers[worker] = None
+
+    @staticmethod
+    def hold_off(worker: Worker, full: bool) -> list[FunctionQueue]:
+        """Assign no jobs with heartbeat timeouts to a ``full`` worker; return the functions that another one takes again."""
+        worker.is_full = full
+        timed = [queue for queue, ability in worker.abilities.items() if ability.heartbeat is not None]
+        for queue in timed:
+            if full:
+                queue.takers.pop(worker, None)
+            elif worker.credit > 0:
+                queue.takers[worker] = None
+        return [] if full else timed
 
     @staticmethod
     def withdraw(worker: Worker) -> None:
@@ -403,7 +416,9 @@ class Dispatch:
         """Remove and return the next job of a worker's functions, without those whose jobs prefer workers."""
         if self.holds_back():
             return None
-        queues = list(worker.abilities)
+        queues = (
+            [queue for queue in worker.abilities if worker.takes(queue)] if worker.is_full else list(worker.abilities)
+        )
         if len(queues) == 1:
             return self.pop(queues[0]) if queues[0].prefer is None else None
         queues = [queue for queue in queues if queue.prefer is None]
@@ -463,7 +478,7 @@ def match_preferred(
     if dispatch.holds_back():
         return
     for worker in prefer.workers():
-        if worker.gone or queue not in worker.abilities:
+        if worker.gone or not worker.takes(queue):
             for held in reversed(prefer.release(worker)):
                 queue.ready_queues()[held.job.priority].appendleft(held)
         while worker.credit > 0 and (waited := prefer.first_for(worker)) is not None:
@@ -474,7 +489,7 @@ def match_preferred(
         yield _give(dispatch, queue, taker, overdue)
     while (taker := _taker(queue)) is not None and (ready := dispatch.pop(queue)) is not None:
         wanted = prefer.of(ready)
-        if wanted is None or wanted.gone or queue not in wanted.abilities:
+        if wanted is None or wanted.gone or not wanted.takes(queue):
             wanted = taker
         if wanted.credit > 0:
             yield _give(dispatch, queue, wanted, ready)

@@ -372,6 +372,7 @@ class Worker:
         "gone",
         "grabbing",
         "ignored_results",
+        "is_full",
         "isolates",
         "refused",
         "running",
@@ -397,6 +398,8 @@ class Worker:
         """It receives jobs as they come (the protocol extension)."""
         self.isolates = False
         """It can run a job in a process of its own."""
+        self.is_full = False
+        """It can send no more heartbeats now, so it gets no jobs of functions that are registered with a timeout of them."""
         self.credit = 0
         """The number of jobs that it accepts now. While it is positive, the worker is among the takers of its functions."""
         self.slots: int | None = None
@@ -412,6 +415,11 @@ class Worker:
         """Jobs that were cancelled while it ran them. A plain worker cannot be stopped, so their results are ignored."""
         self.refused = False
         """Its job was lost to another node, or its report came too late. No message reports that; the worker may query it."""
+
+    def takes(self, queue: FunctionQueue) -> bool:
+        """Return whether it has registered for a function and gets its jobs now, as far as it has credit."""
+        ability = self.abilities.get(queue)
+        return ability is not None and not (self.is_full and ability.heartbeat is not None)
 
 
 class FunctionQueue:

@@ -483,6 +483,12 @@ class Workers:
             worker.connection.assign(held)
         self._assigner.refill(worker)
 
+    def hold_off(self, worker: Worker, full: bool) -> None:
+        """Assign no jobs with heartbeat timeouts to a ``full`` worker, or assign them again."""
+        if full != worker.is_full and not worker.gone:
+            for queue in self._dispatch.hold_off(worker, full):
+                self._assigner.serve(queue)
+
     def gone(self, worker: Worker) -> None:
         """Remove a worker whose connection has ended."""
         self._dispatch.leave(worker)  # first, so that it does not get its own jobs back

@@ -120,6 +120,27 @@ class Decider(msgspec.Struct, frozen=True, array_like=True):
     """The worker's last report about its memory; None: it has not reported."""
 
 
+class Pace(msgspec.Struct, frozen=True, array_like=True):
+    """The pace of a worker's heartbeats, as it has reported it last. Append new fields."""
+
+    items: int
+    """Its connections, and its jobs with heartbeat timeouts."""
+    capacity: int
+    """How many such items there may be if their periods are as now on average."""
+    pace: float
+    """Heartbeats of items in a second, at most."""
+    load: float
+    """Those that the items need."""
+    lag: float
+    """Seconds by which one was late, at most, in the last minute."""
+    refused: int
+    """Jobs that the worker has given back because there was no room, since its start; the next two likewise."""
+    throttled: int
+    failed: int
+    full: bool
+    """Whether it takes no more jobs of functions with heartbeat timeouts."""
+
+
 class WorkerRow(msgspec.Struct, frozen=True, array_like=True):
     """A worker that is connected to a node. Older versions write fewer fields: append new ones."""
 
@@ -144,6 +165,8 @@ class WorkerRow(msgspec.Struct, frozen=True, array_like=True):
     """Since when it has sent nothing although it should; 0 if it is not silent."""
     decider: Decider | None = None
     """None: it decides no runs."""
+    pace: Pace | None = None
+    """None: it has not reported, as workers of earlier versions."""
 
 
 class Recovery(msgspec.Struct, frozen=True, array_like=True):

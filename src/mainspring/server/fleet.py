@@ -187,6 +187,7 @@ def _row(side: TaskWorker, decider: Decider | None = None) -> WorkerRow:
         version=side.about.version,
         namespaces=tuple(sorted(namespaces)) or (DEFAULT,),
         silent_us=side.silent_us,
+        pace=side.pace,
         decider=decider,
     )
 

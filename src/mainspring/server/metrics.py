@@ -230,6 +230,7 @@ class Metrics:
         oldest = [(labels_of(name), age) for name, age in self._oldest.ages()]
         yield Measure("mainspring_oldest_waiting_seconds", "gauge", "How long the oldest due job has waited.", oldest)
         yield from self._attempts()
+        paces = [pace for peer in self._peers.connected if (pace := peer.worker_side.pace) is not None]
         for kind, name, text, value in (
             ("gauge", "mainspring_functions", "Functions that have jobs or workers.", number),
             ("gauge", "mainspring_connections", "Open connections of the Gearman port.", len(self._peers.connected)),
@@ -238,6 +239,24 @@ class Metrics:
                 "mainspring_silent_workers",
                 "Workers that have sent nothing although they should, and get no work.",
                 sum(peer.silence.since_us > 0 for peer in self._peers.connected),
+            ),
+            (
+                "gauge",
+                "mainspring_full_workers",
+                "Workers that can send no more heartbeats, and get no jobs with timeouts of them.",
+                sum(pace.full for pace in paces),
+            ),
+            (
+                "gauge",
+                "mainspring_heartbeat_load_ratio",
+                "The largest share of its pace that a worker's heartbeats need.",
+                max((pace.load / pace.pace for pace in paces if pace.pace), default=0.0),
+            ),
+            (
+                "gauge",
+                "mainspring_heartbeat_lag_seconds",
+                "How late a heartbeat of a worker was, at most, in the last minute.",
+                max((pace.lag for pace in paces), default=0.0),
             ),
             ("counter", "mainspring_connections_opened_total", "Accepted connections.", self._peers.total),
             ("counter", "mainspring_commits_total", "Groups sent to the store.", self._commits.groups),

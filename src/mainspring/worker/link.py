@@ -1,4 +1,4 @@
-"""A worker's connection to one server, with reconnects, and the heartbeats that the worker sends over all of them."""
+"""A worker's connection to one server, with reconnects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from mainspring.client.environment import Address
     from mainspring.worker.session import Event, Key, WorkerSession
 
-MAX_UNANSWERED_BEATS: Final = 3
 STABLE_AFTER: Final = 5.0
 """Seconds after which a connection counts as stable, so that the next reconnect begins with the shortest delay."""
 
@@ -117,9 +116,9 @@ class Link:
         if self._wire is not None and self.session.has_output:
             self._wire.write(self.session.take_output())
 
-    def check(self) -> None:
-        """Abort a connection whose server has not answered several heartbeats."""
-        if self.session.unanswered_beats > MAX_UNANSWERED_BEATS and self._wire is not None:
+    def drop_silent(self) -> None:
+        """Abort the connection, because its server has not answered several heartbeats."""
+        if self._wire is not None:
             _log.warning("server is silent", server=self.name)
             self._wire.abort()
 
@@ -239,58 +238,3 @@ class _Wire(asyncio.Protocol):
         """Close the connection now."""
         if self._transport is not None:
             self._transport.abort()
-
-
-INTERVAL: Final = 5.0
-"""Seconds between heartbeats, unless a job requires a shorter interval."""
-
-BEATS_PER_LIMIT: Final = 3
-"""Heartbeats within the shortest silence after which a server counts a job as lost."""
-
-MIN_INTERVAL: Final = 0.05
-"""Seconds of the shortest interval."""
-
-TICK_INTERVAL: Final = 0.5
-"""Seconds between the periodic checks, at most."""
-
-
-class Heartbeats:
-    """Sends the heartbeats of all links, and calls ``tick`` about twice a second."""
-
-    def __init__(self, links: Sequence[Link], tick: Callable[[], None]) -> None:
-        self._links = links
-        self._tick = tick
-        self._interval = INTERVAL
-        self._shortened = asyncio.Event()
-
-    def shorten(self, limit: float | None) -> None:
-        """Send heartbeats often enough for a job that is lost after ``limit`` seconds of silence; None: no limit."""
-        if limit is not None and (interval := max(MIN_INTERVAL, limit / BEATS_PER_LIMIT)) < self._interval:
-            self._interval = interval
-            self._shortened.set()
-
-    async def run(self) -> None:
-        """Send heartbeats until cancelled."""
-        loop = asyncio.get_running_loop()
-        next_beat = loop.time() + self._interval
-        while True:
-            self._shortened.clear()
-            try:
-                async with asyncio.timeout(min(TICK_INTERVAL, self._interval)):
-                    await self._shortened.wait()
-            except TimeoutError:
-                self._tick()
-            now = loop.time()
-            if now >= min(next_beat, now + self._interval):
-                self.beat()
-                next_beat = now + self._interval
-            next_beat = min(next_beat, now + self._interval)
-
-    def beat(self) -> None:
-        """Send one heartbeat to each server, and drop the connections to silent servers."""
-        for link in self._links:
-            link.session.heartbeat()
-            link.flush()
-            link.check()
-        if not any(link.session.running for link in self._links):
-            self._interval = INTERVAL

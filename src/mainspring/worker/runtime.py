@@ -20,8 +20,9 @@ from mainspring.worker.around import Life
 from mainspring.worker.current import capturing
 from mainspring.worker.execution import FailedAttempts
 from mainspring.worker.executors.process import TASK_PROCESS
+from mainspring.worker.heartbeats import INTERVAL, NO_ROOM, Heartbeats
 from mainspring.worker.held_jobs import HeldJobs, JobRequests, PrefetchController
-from mainspring.worker.link import INTERVAL, Connector, Heartbeats, Link
+from mainspring.worker.link import Connector, Link
 from mainspring.worker.places import ExtraPlaces, Places, Waits
 from mainspring.worker.processes import resident_bytes
 from mainspring.worker.session import (
@@ -127,6 +128,10 @@ class Worker:
             one.code.name: one.times for one in registry.workflows.values()
         }
         self._times = {name: one for name, one in times.items() if one != NO_TIMES}
+        self._heartbeats = Heartbeats(self._tick)
+        for function in registry:
+            if function.heartbeat is not None:
+                self._heartbeats.expect(function.heartbeat)
         self._links = self._new_links(functions)
         self._all_links = [*self._links]  # including those for extra places
         self._prefetch = PrefetchController(self.settings.concurrency)
@@ -156,7 +161,6 @@ class Worker:
         self._draining = asyncio.Event()
         self._skip_grace = asyncio.Event()
         self._changed = asyncio.Event()  # jobs have arrived or ended
-        self._heartbeats = Heartbeats(self._all_links, self._tick)
 
     def _new_links(self, functions: Sequence[tuple[bytes, bytes]] = (), *, extra: bool = False) -> list[Link]:
         """Return a link for each server."""
@@ -175,8 +179,11 @@ class Worker:
                 times=None if extra else self._times,
                 token=self._token,
                 namespace=self._namespace,
+                ended=self._heartbeats.ended,
             )
-            links.append(Link(place, connect, session, self, extra=extra))
+            link = Link(place, connect, session, self, extra=extra)
+            self._heartbeats.watch(link)
+            links.append(link)
         return links
 
     # Called by its owner.
@@ -304,9 +311,10 @@ class Worker:
                 if self._decider is not None and event.function[:1] == DECISIONS:
                     self._decider.assigned(link, event)
                     continue
-                job = self._held_jobs.accept(link, event, now)
-                if job is not None and b'"heartbeat"' in event.info:
-                    self._heartbeats.shorten(job.info.heartbeat)
+                if b'"heartbeat"' in event.info and not self._heartbeats.begin(link, event):
+                    link.session.settle((event.handle, event.token), NO_ROOM)
+                    continue
+                self._held_jobs.accept(link, event, now)
             elif isinstance(event, Stop) and event.is_for_worker:
                 _log.info("a server asks the worker to stop", server=link.name)
                 self.stop()
@@ -387,6 +395,7 @@ class Worker:
         for link in links:
             await link.close()
             self._all_links.remove(link)
+            self._heartbeats.leave(link)
         self._held_jobs.shrink()
 
     def _reconsider(self) -> None:

@@ -20,7 +20,7 @@ from mainspring.wire import gearman_protocol
 from mainspring.wire.gearman_protocol import FATAL, Connection, Type
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from mainspring.resources.rules import Times
     from mainspring.worker.execution import Settlement
@@ -41,6 +41,8 @@ _DRAINS_CALL: Final = b"drains"
 """The id of the call by which a worker declares that it takes no more decisions."""
 _CACHE_CALL: Final = b"cache"
 """The id of the calls by which a worker reports about its memory for runs."""
+_PACE_CALL: Final = b"pace"
+"""The id of the calls by which a worker reports the pace of its heartbeats."""
 _STEPS_CALL: Final = b"steps"
 """The id of the calls by which a worker reports how many of its decisions only keep a step."""
 _PREPARES_CALL: Final = b"prepares"
@@ -62,7 +64,7 @@ _TIMES_CALL: Final = b"times"
 
 _CALLS_WITHOUT_ANSWERS: Final = frozenset(
     {_SLOTS_CALL, _ISOLATES_CALL, _DRAINS_CALL, _CACHE_CALL, _DESCRIBE_CALL, _BEATS_CALL, _STEPS_CALL, _KEEPS_CALL}
-    | {_PREPARES_CALL}
+    | {_PREPARES_CALL, _PACE_CALL}
 )
 
 Key: TypeAlias = tuple[bytes, bytes]
@@ -146,6 +148,7 @@ class WorkerSession:
     ``stops``: it stops on request. ``beats``: the most seconds between its heartbeats; None: it announces none. ``keeps`` has the
     bytes of arguments that its functions keep, by function; ``keeps_results`` the seconds for which they keep results, and
     ``times`` those within which jobs of its functions and workflows should begin and end.
+    ``ended`` is called with each delivery of ``paced`` that has ended for the worker.
     """
 
     def __init__(
@@ -162,7 +165,9 @@ class WorkerSession:
         times: Mapping[str, Times] | None = None,
         token: str | None = None,
         namespace: str = DEFAULT,
+        ended: Callable[[Key], None] = lambda _: None,
     ) -> None:
+        self._ended = ended
         self._stops = stops
         self._beats = beats
         self._token = token
@@ -192,7 +197,14 @@ class WorkerSession:
         self._ready_since_pause = 0
         self.credit = 0
         self.running: set[Key] = set()
-        self.unanswered_beats = 0
+        self.paced: set[Key] = set()
+        """The running deliveries with heartbeats of their own."""
+        self.unanswered = 0
+        """HEARTBEAT packets without an answer."""
+        self.answers = 0
+        """The number of answers to them."""
+        self._pace = b""
+        """The last report about the pace on this connection."""
 
     # Called by the worker.
 
@@ -238,14 +250,20 @@ class WorkerSession:
         """Settle a delivery; do nothing if it is lost."""
         if key not in self.running:
             return
-        self.running.remove(key)
+        self._leave(key)
         frame = gearman_protocol.request(_SETTLE, *key, *settlement)
         self._unsettled[key] = frame
         self._output.append(frame)
 
     def drop(self, key: Key) -> None:
         """Drop a delivery that is already over."""
+        self._leave(key)
+
+    def _leave(self, key: Key) -> None:
         self.running.discard(key)
+        if key in self.paced:
+            self.paced.remove(key)
+            self._ended(key)
 
     def progress(self, key: Key, done: int, total: int, text: str = "") -> None:
         """Send a job's progress; without the text to a server of an earlier version."""
@@ -299,12 +317,19 @@ class WorkerSession:
                 gearman_protocol.request(Type.CALL, _PREPARES_CALL, b"worker.prepares", msgspec.json.encode(params))
             )
 
-    def heartbeat(self) -> None:
-        """Send a heartbeat for the worker and all of its jobs."""
+    def report_pace(self, numbers: bytes) -> None:
+        """Send the figures of the worker's heartbeats, as JSON, unless the server has them."""
+        if self.agreed and numbers != self._pace:
+            self._pace = numbers
+            self._output.append(gearman_protocol.request(Type.CALL, _PACE_CALL, b"worker.pace", numbers))
+
+    def heartbeat(self, keys: Collection[Key] | None = None) -> None:
+        """Send a heartbeat for the worker and some deliveries: by default all without heartbeats of their own."""
         if self.agreed:
-            jobs = [[handle.decode(), token.decode()] for handle, token in self.running]
+            named = self.running - self.paced if keys is None else keys
+            jobs = [[handle.decode(), token.decode()] for handle, token in named]
             self._output.append(gearman_protocol.request(Type.HEARTBEAT, msgspec.json.encode({"jobs": jobs})))
-            self.unanswered_beats += 1
+            self.unanswered += 1
 
     def pause(self) -> None:
         """Withdraw the requests for jobs that have not arrived; ``pausing`` until the server confirms it."""
@@ -333,11 +358,15 @@ class WorkerSession:
         self.agreed = self.registered = self.takes_logs = self._takes_texts = False
         self._pauses = 0
         self.credit = 0
-        self.unanswered_beats = 0
+        self.unanswered = 0
+        self._pace = b""
 
     def disconnected(self) -> set[Key]:
         """Drop the connection; return the deliveries that are lost with it."""
         lost, self.running = self.running, set()
+        paced, self.paced = self.paced, set()
+        for key in paced:
+            self._ended(key)
         self._connection = None
         self._output = []
         self.agreed = self.registered = False
@@ -372,7 +401,8 @@ class WorkerSession:
             elif kind == Type.STOP:
                 events.append(Stop((args[0], args[1]), args[2].decode()))
             elif kind == Type.BEATEN:
-                self.unanswered_beats = 0
+                self.unanswered = max(self.unanswered - 1, 0)
+                self.answers += 1
                 events += self._beaten(args[0])
             elif kind in _CALLED and args[0] == _LOGS_CALL:
                 self.takes_logs = kind == Type.ANSWER

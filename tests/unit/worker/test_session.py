@@ -239,9 +239,9 @@ def test_heartbeats_name_the_running_jobs(session: WorkerSession) -> None:
     session.receive(assign(1))
     session.heartbeat()
     assert sent(session) == [(Type.HEARTBEAT, [b'{"jobs":[["H:n:1","l1"]]}'])]
-    assert session.unanswered_beats == 1
+    assert session.unanswered == 1
     session.receive(gearman_protocol.response(Type.BEATEN, b'{"stop":[],"lost":[],"new":1}'))
-    assert session.unanswered_beats == 0
+    assert session.unanswered == 0
 
 
 def test_other_servers_are_refused() -> None:

@@ -32,6 +32,7 @@ from mainspring.api.nodes import (
     WorkerDecisions,
     WorkerDetails,
     WorkerInfo,
+    WorkerPace,
 )
 from mainspring.api.request import ApiError, Code, Page, Touches
 from mainspring.callbacks import Callback
@@ -405,7 +406,10 @@ class WorkerCalls:
             handles = [handle.decode() for handle, function in running.items() if sees(function)]
             jobs = handles[:MOST_JOBS]
             usage = self._workers.decisions(found.row.number)
-        return WorkerDetails(**asdict(_info(found)), functions=functions, jobs=jobs, decisions=_decisions(usage))
+        pace = None if found.row.pace is None else WorkerPace(**asdict(found.row.pace))
+        return WorkerDetails(
+            **asdict(_info(found)), functions=functions, jobs=jobs, decisions=_decisions(usage), pace=pace
+        )
 
     async def _drain(self, request: DrainWorker | UndrainWorker, call: Call) -> WorkerInfo:
         found = self._find(request.namespace, request.worker)

@@ -18,6 +18,7 @@ from mainspring.features import Feature
 from mainspring.jobs.model import MAX_WAIT, JobFailure
 from mainspring.jobs.user_data import MAX_KEPT_ARGUMENTS
 from mainspring.namespaces import DEFAULT
+from mainspring.nodes.model import Pace
 from mainspring.resources.rules import Times
 from mainspring.sizes import ENTRIES, Text
 from mainspring.wire.gearman_protocol import Type, response
@@ -50,6 +51,7 @@ _EMPTY_ANSWER: dict[str, object] = {}
 log = structlog.get_logger("mainspring.api")
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Figure = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
 class Decisions(Protocol):
@@ -99,6 +101,9 @@ class Caller(Protocol):
 
     def describe_worker(self, about: About) -> None:
         """Keep a worker's description of itself; create the worker on first use."""
+
+    def report_pace(self, pace: Pace) -> None:
+        """Keep a report about the heartbeats of this peer's worker; create the worker on first use."""
 
     def expect_beats(self, seconds: float) -> None:
         """Take this peer's worker for silent if its heartbeats do not come; create the worker on first use."""
@@ -227,6 +232,25 @@ class SendsBeats(Request[None]):
     seconds: Annotated[float, msgspec.Meta(ge=0.05, le=3600)]
 
 
+class ReportsPace(Request[None]):
+    """Report the pace of the heartbeats of the worker on this connection; `nodes.model.Pace` explains the fields.
+
+    While it is ``full``, it gets no jobs of functions that are registered with a heartbeat timeout.
+    """
+
+    permission = Permission.DEVELOP
+    call = "worker.pace"
+    items: Number
+    capacity: Number
+    pace: Figure
+    load: Figure
+    lag: Figure
+    refused: Number
+    throttled: Number
+    failed: Number
+    full: bool
+
+
 class Frozen(Request[None]):
     """Report that the event loop of a worker process is blocked. This call comes on another connection than the worker's own.
 
@@ -288,6 +312,7 @@ class Calls:
             Prepares: _prepares,
             Describe: _describe,
             SendsBeats: _sends_beats,
+            ReportsPace: _reports_pace,
             Frozen: _frozen,
             Cache: _cache,
             Steps: _steps,
@@ -441,6 +466,11 @@ def _describe(peer: Caller, call_id: bytes, request: Describe) -> None:
 
 def _sends_beats(peer: Caller, call_id: bytes, request: SendsBeats) -> None:
     peer.expect_beats(request.seconds)
+    _answer(peer, call_id, _EMPTY_ANSWER)
+
+
+def _reports_pace(peer: Caller, call_id: bytes, request: ReportsPace) -> None:
+    peer.report_pace(Pace(*(getattr(request, name) for name in Pace.__struct_fields__)))
     _answer(peer, call_id, _EMPTY_ANSWER)
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mainspring.faces.gearman.peers import About
     from mainspring.jobs.held import Held, Worker
     from mainspring.jobs.model import JobFailure
+    from mainspring.nodes.model import Pace
     from mainspring.resources.rules import Times
     from mainspring.wire.gearman_protocol import Message
     from mainspring.workflows.decider_workers import CacheReport, DeciderRow
@@ -275,6 +276,10 @@ class Peer:
     def describe_worker(self, about: About) -> None:
         """Keep a worker's description of itself."""
         self.worker_side.describe(about)
+
+    def report_pace(self, pace: Pace) -> None:
+        """Keep a report about the heartbeats of this peer's worker."""
+        self.worker_side.report_pace(pace)
 
     def expect_beats(self, seconds: float) -> None:
         """Take this peer's worker for silent if its heartbeats do not come."""

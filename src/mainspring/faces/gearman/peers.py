@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import Held, Worker
     from mainspring.jobs.model import JobFailure
     from mainspring.jobs.service import JobService
+    from mainspring.nodes.model import Pace
     from mainspring.wire.gearman_protocol import Connection
     from mainspring.workflows.decider_workers import DeciderRow
 
@@ -119,6 +120,10 @@ class TaskWorker(Protocol):
     about: About
     draining: bool
     worker: Worker | None
+
+    @property
+    def pace(self) -> Pace | None:
+        """Return its last report about its heartbeats, if there is one."""
 
     @property
     def silent_us(self) -> int:

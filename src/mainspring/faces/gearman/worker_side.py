@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mainspring.faces.gearman.peers import Silence
     from mainspring.jobs.held import Ability, Held
     from mainspring.jobs.service import JobService
+    from mainspring.nodes.model import Pace
 
 _NOOP = response(Type.NOOP)
 NO_JOB = response(Type.NO_JOB)
@@ -54,6 +55,7 @@ class WorkerSide:
         "grabs",
         "has_paused",
         "number",
+        "pace",
         "prefix",
         "worker",
     )
@@ -83,6 +85,8 @@ class WorkerSide:
         self.connected_us = 0
         """When it became a worker: microseconds of wall time."""
         self.about = About()
+        self.pace: Pace | None = None
+        """Its last report about its heartbeats."""
         self.draining = False
         """Whether it gets no more jobs, because an operator asked for that."""
         self.has_paused = False
@@ -109,6 +113,11 @@ class WorkerSide:
         """Keep this worker's description of itself."""
         self.as_worker()
         self.about = about
+
+    def report_pace(self, pace: Pace) -> None:
+        """Keep a report about this worker's heartbeats. While it is full, it gets no jobs of functions with timeouts of them."""
+        self.pace = pace
+        self._service.workers.hold_off(self.as_worker(), pace.full)
 
     def register(self, name: bytes, ability: Ability) -> None:
         """Register this worker for a function of its namespace, or answer with an error if it has too many."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from mainspring.worker.link import BEATS_PER_LIMIT
+from mainspring.worker.heartbeats import BEATS_PER_LIMIT
 from mainspring.worker.workflows.runs import EndedActivity
 from mainspring.workflows import history
 from mainspring.workflows.messages import SettlementMessage, decode_activity_info
@@ -140,8 +140,8 @@ def latest_report(delivery: Delivery, now: float) -> float:
         timeout, heartbeat = delivery.job.info.timeout, delivery.job.info.heartbeat
         if timeout is not None:
             until = min(until, delivery.arrived + timeout - TIME_LEFT)
-        if heartbeat is not None and heartbeat * (1 - 1 / BEATS_PER_LIMIT) < TIME_LEFT:
-            return now  # the worker sends no heartbeat while the code runs
+        if heartbeat is not None and heartbeat / BEATS_PER_LIMIT < TIME_LEFT:
+            return now  # the worker sends no heartbeat while the code runs, and the last one may be two periods old
     return until
 
 

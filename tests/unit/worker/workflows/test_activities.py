@@ -340,8 +340,8 @@ def test_a_step_after_an_activity_starts_once_the_end_of_the_activity_is_recorde
         ({"timeout": 5.0}, 3.9, True),
         ({"timeout": 5.0}, 4.1, False),
         ({"timeout": 0.5}, 0.0, False),
-        ({"heartbeat": 1.6}, 60.0, True),
-        ({"heartbeat": 1.4}, 0.0, False),
+        ({"heartbeat": 3.2}, 60.0, True),
+        ({"heartbeat": 2.8}, 0.0, False),
         ({"heartbeat": 60.0, "timeout": 5.0}, 4.1, False),
     ],
 )
