@@ -16,7 +16,7 @@ from mainspring import App, Event, current_job
 from mainspring.client.blocking import Client
 from mainspring.client.environment import parse_servers
 from mainspring.client.session import Request
-from mainspring.subscriptions.model import MOST_DEPTH
+from mainspring.jobs.model import MOST_DEPTH
 
 from .extension import ExtensionPeer
 from .fleet import Fleet

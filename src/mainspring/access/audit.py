@@ -90,7 +90,7 @@ def recorded_acts(plan: Plan, outcomes: Sequence[Any]) -> list[Act]:
 
 def event_of(act: Act) -> NewEvent:
     """Return the event of an act."""
-    fields = ActFields(what=act.what, by=act.who, reason=act.reason)
+    fields = ActFields(what=act.what, by=act.who, reason=act.reason, depth=act.depth)
     return NewEvent(ACTED, act.namespace, "", act.object, 0, fields)
 
 

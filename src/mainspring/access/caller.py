@@ -211,6 +211,8 @@ class Act(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     refused: str = ""
     """Why the caller may not do it; empty for an act."""
+    depth: int = 0
+    """The depth of the job whose code has done it; see `jobs.model.Options`."""
 
     def __post_init__(self) -> None:
         """Hide secrets, which clients may have put into wrong places; also those in rows of earlier versions."""
@@ -236,6 +238,8 @@ class Caller(msgspec.Struct, frozen=True):
     """The header of a trusted proxy that names it; empty for other callers."""
     session: str = ""
     """The digest of its session; empty for a caller with a token, also if a session began with that."""
+    depth: int = 0
+    """The depth of the job whose code makes the request; see `jobs.model.Options`. 0 for most requests."""
     is_port: bool = False
     """Whether it is everybody on a port of one namespace: nobody of it has a right to anything about the node itself."""
 
@@ -301,7 +305,19 @@ class Caller(msgspec.Struct, frozen=True):
         ``before`` and ``after`` are values in JSON's types. Acts on objects outside of namespaces have an empty ``namespace``.
         """
         address = f"{self.address} ({self.header})" if self.header else self.address
-        return Act(what, self.name, object, namespace, self.token, address, self.request, before, after, reason)
+        return Act(
+            what,
+            self.name,
+            object,
+            namespace,
+            self.token,
+            address,
+            self.request,
+            before,
+            after,
+            reason,
+            depth=self.depth,
+        )
 
     def functions(self, permission: Permission, namespace: str) -> tuple[str, ...] | None:
         """Return the patterns of the functions for which the caller has a permission; None: all functions."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from mainspring.client.inside import current_depth
 from mainspring.client.options import check_text
 from mainspring.errors import UsageError
 from mainspring.namespaces import DEFAULT
@@ -171,11 +172,11 @@ def _values(request: Request, options: Options, namespace: str) -> tuple[Any, ..
         kept["tags"] = options.tags
     if options.retry is not None:
         kept["retry"] = options.retry.wire()
-    # The key may be computed from the arguments, and the depth is that of the running job: only the request has them.
+    # The key may be computed from the arguments: only the request has it.
     given = msgspec.json.decode(request.options) if request.options else {}
     if key := given.get("concurrency_key"):
         kept["key"] = key.encode()
-    if depth := given.get("depth"):
+    if depth := current_depth():
         kept["depth"] = depth
     return (
         request.function,

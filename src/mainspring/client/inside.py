@@ -15,8 +15,6 @@ from asyncio import _get_running_loop
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-import msgspec
-
 from mainspring.errors import UsageError, WorkflowUsageError
 
 if TYPE_CHECKING:
@@ -61,13 +59,10 @@ class Waiter(Protocol):
 waiter: Final[ContextVar[Waiter | None]] = ContextVar("mainspring_waiter", default=None)
 
 
-def with_depth(options: bytes) -> bytes:
-    """Return the options of a submit, JSON or empty, with the depth of the job whose code submits: nodes stop circles by it."""
+def current_depth() -> int:
+    """Return the depth of the job whose code makes a request; 0 outside of jobs. Nodes stop circles by it."""
     task = waiter.get()
-    depth = 0 if task is None else task.depth
-    if not depth:
-        return options
-    return msgspec.json.encode({**msgspec.json.decode(options or b"{}"), "depth": depth})
+    return 0 if task is None else task.depth
 
 
 def check_may_block() -> None:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from mainspring.client.inside import current_depth
 from mainspring.client.outcomes import (
     Answer,
     Notice,
@@ -105,14 +106,18 @@ class PendingReply(Generic[T]):
 
 
 class SubmitBatch(PendingReply[list[Answer]]):
-    """Pending submits, answered in order. ``safe``: all have a unique, so they may be sent twice."""
+    """Pending submits, answered in order. ``safe``: all have a unique, so they may be sent twice.
 
-    __slots__ = ("answers", "frames", "safe")
+    ``depth`` is that of the job whose code submits.
+    """
 
-    def __init__(self, frames: list[bytes], *, safe: bool) -> None:
+    __slots__ = ("answers", "depth", "frames", "safe")
+
+    def __init__(self, frames: list[bytes], *, safe: bool, depth: int = 0) -> None:
         super().__init__()
         self.frames = frames
         self.safe = safe
+        self.depth = depth
         self.answers: list[Answer] = []
 
     def add(self, answer: Answer) -> None:
@@ -146,13 +151,17 @@ class Wait(PendingReply[Outcome]):
 
 
 class Call(PendingReply[Any]):
-    """A pending call of a method; ``on_event``, if given, subscribes to its events and is called with each of them."""
+    """A pending call of a method; ``on_event``, if given, subscribes to its events and is called with each of them.
 
-    __slots__ = ("frame", "on_event", "sent")
+    ``depth`` is that of the job whose code calls.
+    """
 
-    def __init__(self, frame: bytes, on_event: Callable[[dict[str, Any]], None] | None) -> None:
+    __slots__ = ("depth", "frame", "on_event", "sent")
+
+    def __init__(self, frame: bytes, on_event: Callable[[dict[str, Any]], None] | None, depth: int = 0) -> None:
         super().__init__()
         self.frame = frame
+        self.depth = depth
         self.on_event = on_event
         self.sent = False
 
@@ -195,6 +204,8 @@ class Session:
         """Whether the namespace was sent on the connection."""
         self._connection: Connection | None = None
         self.ready = self._has_asked_for_texts = False
+        self._depth = 0
+        """The depth that the server takes for that of the next request on the connection."""
         self._texts: dict[bytes, bytes] = {}
         """The texts of the next progress of jobs."""
         self._output: list[bytes] = []
@@ -209,7 +220,7 @@ class Session:
 
     def submit(self, frames: list[bytes], *, safe: bool) -> SubmitBatch:
         """Submit jobs; the batch is done when all are on disk or refused."""
-        batch = SubmitBatch(frames, safe=safe)
+        batch = SubmitBatch(frames, safe=safe, depth=current_depth())
         if not frames:
             batch.resolve([])
             return batch
@@ -250,7 +261,7 @@ class Session:
         """Call a method; ``on_event`` subscribes to its events until the connection ends."""
         number = b"%d" % next(self._numbers)
         encoded = msgspec.json.encode(params) if params else b""
-        call = Call(gearman_protocol.request(Type.CALL, number, method.encode(), encoded), on_event)
+        call = Call(gearman_protocol.request(Type.CALL, number, method.encode(), encoded), on_event, current_depth())
         self._calls[number] = call
         if self.ready:
             self._send_call(call)
@@ -304,6 +315,7 @@ class Session:
         self._connection = Connection("client", max_body=MAX_BODY)
         self.ready = self._has_asked_for_texts = False
         self._has_named = self._namespace == DEFAULT
+        self._depth = 0
         self._texts.clear()
         self._output = [extension_request(self._token)]
 
@@ -401,11 +413,21 @@ class Session:
         for call in self._calls.values():
             self._send_call(call)
 
+    def _state_depth(self, depth: int) -> None:
+        """Tell the server the depth of the next requests, if it has changed; an earlier version answers with a fault."""
+        if depth != self._depth:
+            self._depth = depth
+            self._output.append(
+                gearman_protocol.request(Type.CALL, _DEPTH_CALL, b"requests.depth", b'{"depth":%d}' % depth)
+            )
+
     def _send_batch(self, batch: SubmitBatch) -> None:
+        self._state_depth(batch.depth)
         self._sent_batches.add(batch)
         self._output += batch.unanswered() if batch.answers else batch.frames
 
     def _send_call(self, call: Call) -> None:
+        self._state_depth(call.depth)
         call.sent = True
         self._output.append(call.frame)
 
@@ -461,7 +483,8 @@ class Session:
 
 
 _TEXTS_CALL = b"texts"
-"""The id of the call for the texts of progress; other calls have numbers."""
+_DEPTH_CALL = b"depth"
+"""The ids of the calls for the texts of progress, and for the depth; other calls have numbers."""
 _SUBMITTED = int(Type.SUBMITTED)  # plain integers compare faster, and these two are the most frequent packets
 _RESULT = int(Type.RESULT)
 _ANSWERS = frozenset({Type.ANSWER, Type.FAULT})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, Type
 
 from mainspring.client.connections import check_limit
 from mainspring.client.inbox import DEFAULT_SCHEMA, Inbox, inbox_of
-from mainspring.client.inside import ActivityCall, with_depth, workflow_calls
+from mainspring.client.inside import ActivityCall, workflow_calls
 from mainspring.client.job import Job, SubmittedJob, check_handle
 from mainspring.client.json_types import encode_json, sorted_arguments
 from mainspring.client.options import (
@@ -402,7 +402,7 @@ class Submission(Generic[P, R]):
             raise PayloadError(
                 f"{self.name}: the arguments have more than {LEVELS} of lists and dicts: make them flatter"
             )
-        return Request(self._function, unique.encode(), with_depth(wire_options), payload, keyed)
+        return Request(self._function, unique.encode(), wire_options, payload, keyed)
 
     def _check_many(self) -> None:
         if self._options.request_key is not None:

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 
 import msgspec
+from msgspec.structs import replace
 
 from mainspring.event_log.types import DEAD_LETTERS
 from mainspring.namespaces import ANY
@@ -203,4 +204,11 @@ def _caused_by(operation: Any, outcome: Any, interests: InterestSet) -> Iterable
     found: Iterable[NewEvent | None] = (
         operation.caused(outcome, interests.types) if operation.sifts else operation.caused(outcome)
     )
-    return found
+    act = getattr(operation, "act", None)
+    return found if act is None or not act.depth else [event and deepened(event, act.depth) for event in found]
+
+
+def deepened(event: NewEvent, depth: int) -> NewEvent:
+    """Return an event that code has caused which follows from so many deliveries of events."""
+    fields = event.fields
+    return event._replace(fields=replace(fields, depth=max(fields.depth, depth))) if depth else event

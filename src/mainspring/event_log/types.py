@@ -37,6 +37,8 @@ class Subject(StrEnum):
 class Fields(msgspec.Struct, omit_defaults=True, kw_only=True):
     """The fields of an event beside those that all events have; a field without a value is left out."""
 
+    depth: Annotated[int, about("How many deliveries of events have led to it.")] = 0
+
 
 class JobFields(Fields):
     """Of an event about a job."""
@@ -51,7 +53,6 @@ class JobFields(Fields):
     worker: Annotated[str, about("The worker that ran the attempt, where it is known.")] = ""
     ran_us: Annotated[int, about("How long the attempt ran, in microseconds, where it is known.")] = 0
     due_us: Annotated[int, about("When the job runs next, in microseconds of wall time.")] = 0
-    depth: Annotated[int, about("How many deliveries of events have led to the job.")] = 0
     lost: Annotated[bool, about("Whether the attempt was lost with its worker or node.")] = False
     by: Annotated[str, about("The name of the caller whose request it was.")] = ""
 

@@ -29,6 +29,8 @@ WEBHOOK: Final = b"webhook:"
 """Before the name of a webhook in the name of the function of its deliveries, which the nodes run."""
 _DECISIONS: Final = DECISIONS[0]
 """As a number, because bytes look for a number ten times faster than for other bytes, and each submission is checked."""
+MOST_DEPTH: Final = 8
+"""Deliveries of events that may follow from each other: an event about a delivery is delivered, and so on."""
 FUNCTION_LIMIT = 512
 """Bytes of a function's name; the limit of Gearman's own library."""
 UNIQUE_LIMIT = 64
@@ -137,6 +139,13 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     start_within: float | None = None
     """The same from the due time on, while the job has none yet: as an activity in a history, and in the inbox."""
     deadline: float | None = None
+
+
+def deepened(options: Options | None, depth: int) -> Options | None:
+    """Return the options of a job that follows from so many deliveries of events."""
+    if not depth or (options is not None and options.depth >= depth):
+        return options
+    return msgspec.structs.replace(options or Options(), depth=min(depth, MOST_DEPTH))
 
 
 class StopRequest(msgspec.Struct, frozen=True, array_like=True):

@@ -313,6 +313,7 @@ def event_of(row: Fire, stored: Stored | None) -> NewEvent | None:
         tags=tags,
         cause=row.cause.value,
         reason="" if row.reason is None else row.reason.value,
+        depth=row.depth,
     )
     kind = types.MISSED if row.state is FireState.SKIPPED else types.FIRED
     return NewEvent(kind, namespace, function, name, row.job, fields, tags)
@@ -353,6 +354,7 @@ def _job(job_id: int, schedule: Schedule, row: Fire, now_us: int) -> Job:
             schedule=schedule.name,
             fire_us=row.fire_us,
             tags=schedule.tags,
+            depth=row.depth,
             start_us=0 if schedule.start_within is None else row.due_us + duration_us(schedule.start_within),
             deadline_us=0 if schedule.deadline is None else row.due_us + duration_us(schedule.deadline),
         ),

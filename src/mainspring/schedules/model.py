@@ -222,6 +222,8 @@ class Fire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: bytes = b""
     """As in ``Job.error``."""
     attempt: int = 0
+    depth: int = 0
+    """That of its job; see ``jobs.model.Options``. Of an occasion that was triggered by hand, that of the request."""
 
     @property
     def finished(self) -> bool:

@@ -336,6 +336,7 @@ def decide_child(schedule: Schedule, state: ScheduleState, parent: Fire, now_us:
     Pause, excluded days and overlap apply as to due fire times. An occasion triggered by hand also runs on excluded days.
     """
     row = replace(_row(schedule, parent.fire_us, now_us), cause=Cause.PARENT, root=parent.root, parent=parent.schedule)
+    row = replace(row, depth=parent.depth)
     builder = _StepBuilder(schedule, state, live=live)
     if row.fire_us <= state.forgotten_us:
         builder.skip(row, Reason.MISFIRE)
@@ -348,17 +349,18 @@ def decide_child(schedule: Schedule, state: ScheduleState, parent: Fire, now_us:
     return builder.step(next_us=state.next_us, last_us=max(row.fire_us, state.last_us))
 
 
-def trigger_now(schedule: Schedule, state: ScheduleState, now_us: int, *, live: bool) -> Step:
+def trigger_now(schedule: Schedule, state: ScheduleState, now_us: int, *, live: bool, depth: int = 0) -> Step:
     """Run a schedule by hand, even while it is paused and on excluded days; overlap applies.
 
-    The fire time is now, or the next microsecond that is not a regular fire time. It begins its own occasion.
+    The fire time is now, or the next microsecond that is not a regular fire time. It begins its own occasion. ``depth`` is
+    that of the request.
     """
     fire_us = now_us
     if state.triggered_us < now_us + _STEP_US:  # a later one was triggered while the clock was ahead
         fire_us = max(now_us, state.triggered_us + 1)
     while triggers.fires_at(schedule, fire_us):
         fire_us += 1
-    row = replace(_row(schedule, fire_us, now_us), cause=Cause.MANUAL, root=schedule.name, due_us=fire_us)
+    row = replace(_row(schedule, fire_us, now_us), cause=Cause.MANUAL, root=schedule.name, due_us=fire_us, depth=depth)
     builder = _StepBuilder(schedule, state, live=live)
     builder.run(row)
     step = builder.step(next_us=state.next_us, last_us=state.last_us)

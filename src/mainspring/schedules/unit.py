@@ -208,7 +208,9 @@ async def trigger(changes: ScheduleChanges, operation: TriggerSchedule) -> Fire 
     graph = (await changes.tables.catalogue()).graph
     relatives = [*graph.ancestors(name), name, *(one.name for one in graph.descendants(name))]
     while True:
-        step = rules.trigger_now(stored.schedule, stored.state, now_us, live=bool(changes.live(name)))
+        depth = 0 if operation.act is None else operation.act.depth
+        live = bool(changes.live(name))
+        step = rules.trigger_now(stored.schedule, stored.state, now_us, live=live, depth=depth)
         (row,) = step.fires
         await changes.read_fires((one, row.fire_us) for one in relatives)
         taken = any(changes.fires[one][row.fire_us] is not None for one in relatives)

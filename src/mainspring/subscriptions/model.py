@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 KIND: Final = "subscriptions"
 """The owner of deliveries."""
-MOST_DEPTH: Final = 8
-"""Deliveries that may follow from each other: an event about a delivery is delivered, and so on."""
 
 
 class Target(StrEnum):

@@ -14,7 +14,8 @@ from mainspring.callbacks import shielded
 from mainspring.clock import to_us
 from mainspring.errors import NotFoundError
 from mainspring.event_log.store import ListEvents, ShowLogEnds
-from mainspring.subscriptions.model import MOST_DEPTH, Delivery
+from mainspring.jobs.model import MOST_DEPTH
+from mainspring.subscriptions.model import Delivery
 from mainspring.subscriptions.store import (
     Deliver,
     ListSubscriptions,

@@ -23,6 +23,7 @@ from mainspring.subscriptions.store import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from mainspring.access.caller import Act
     from mainspring.jobs.model import Job
     from mainspring.jobs.owners import Notice
     from mainspring.storage.engine import Operation, Plan
@@ -77,12 +78,13 @@ class SubscriptionUnit:
         await self._tables.save(changed.values())
         return counted
 
-    def _note_pause(self, before: Subscribed, after: Subscribed, by: str = "") -> None:
+    def _note_pause(self, before: Subscribed, after: Subscribed, act: Act | None = None) -> None:
         """Record the event of a webhook that was paused or resumed."""
         one = after.subscription
         if one.target is Target.WEBHOOK and bool(before.subscription.paused) != bool(one.paused):
             kind = WEBHOOK_PAUSED if one.paused else WEBHOOK_RESUMED
-            fields = WebhookFields(reason=one.paused, by=by)
+            by, depth = ("", 0) if act is None else (act.who, act.depth)
+            fields = WebhookFields(reason=one.paused, by=by, depth=depth)
             self._tables.events.add(NewEvent(kind, one.namespace, one.function, one.name, 0, fields))
 
     def _job(self, delivery: Delivery, subscription: Subscription, now_us: int) -> Job:
@@ -125,7 +127,7 @@ class SubscriptionUnit:
                 version=before.version + 1,
                 failures=0 if resumed else before.failures,
             )
-            self._note_pause(before, after, "" if operation.act is None else operation.act.who)
+            self._note_pause(before, after, operation.act)
         await self._tables.save([after])
         await self._tables.change_interests([after.interest], (), operation.now_us)
         return after

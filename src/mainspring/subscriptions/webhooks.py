@@ -23,6 +23,7 @@ from mainspring.subscriptions.model import Subscription, Target, of_owner
 from mainspring.webhooks.answer import Cause, SendError
 from mainspring.webhooks.backoff import DELAYS, PAUSE_GIVEN_UP, Outcome, decide
 from mainspring.webhooks.bodies import STANDARD, BodySettings, Message, make_body
+from mainspring.webhooks.sending import DEPTH
 from mainspring.webhooks.signing import SecretSet, signed_headers
 from mainspring.webhooks.targets import PUBLIC, Policy, parse_target
 
@@ -301,7 +302,8 @@ class WebhookWorkers:
             return
         result: Answer | SendError
         try:
-            result = await self._send(webhook_of(stored.subscription), _decode_message(held.job.payload))
+            depth = held.job.options.depth if held.job.options is not None else 0
+            result = await self._send(webhook_of(stored.subscription), _decode_message(held.job.payload), depth)
         except SendError as error:
             result = error
         decision = decide(held.job.attempt + 1, result, to_us(self._clock.wall()), self._draw())
@@ -309,12 +311,14 @@ class WebhookWorkers:
             await self._pause(stored, decision)
         self._settle(worker, held, result, decision)
 
-    async def _send(self, webhook: Webhook, message: Message) -> Answer:
+    async def _send(self, webhook: Webhook, message: Message, depth: int = 0) -> Answer:
         """Send a message. Raises SendError, and UsageError for a template that fails."""
         now_us = to_us(self._clock.wall())
         body = make_body(message, webhook.body, self._source)
         signed = signed_headers(webhook.secrets.at(now_us), message.id, now_us, body.content)
         headers = {**webhook.headers, "content-type": body.content_type, **signed}
+        if depth:
+            headers[DEPTH] = str(depth)
         try:
             target = parse_target(webhook.url, self._policy)
         except UsageError as error:  # the settings of this node permit less than those of the one that took it

@@ -52,12 +52,15 @@ MOST_HEADERS: Final = 20
 LONGEST_HEADER: Final = 1024
 """Characters of a header's value."""
 _HEADER_NAME: Final = re.compile(r"[a-z0-9-]{1,64}")
+DEPTH: Final = "mainspring-depth"
+"""How many deliveries have led to the message. A receiver that calls the HTTP API sends it there, so that circles end."""
 _HEADER_VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?|")
 _OWN_HEADERS: Final = frozenset({
     *("host", "content-length", "transfer-encoding", "connection", "keep-alive", "te", "trailer", "upgrade", "expect"),
     *("accept-encoding", "proxy-authorization", "proxy-connection", "proxy-authenticate"),
+    DEPTH,
 })  # fmt: skip
-"""Headers that decide where a message begins, ends and goes."""
+"""Headers that decide where a message begins, ends and goes, and how far circles are."""
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Characters that change a terminal, or the order of the text beside them."""
 _CHUNK: Final = 16_384

@@ -26,7 +26,7 @@ from mainspring.workflow_code.model import RunState, Turn
 from mainspring.workflow_code.workflow_jobs import error_of, read_failure
 from mainspring.workflows import history
 from mainspring.workflows.history import STEP_TIMER, MarkerName
-from mainspring.workflows.model import SEMANTICS, Limits, Parked
+from mainspring.workflows.model import DEPTH_LASTS_US, SEMANTICS, Limits, Parked
 from mainspring.workflows.requests import CancelTimer, StartTimer, StepResult
 
 if TYPE_CHECKING:
@@ -50,6 +50,9 @@ class Instance(RunState):
     def __init__(self, code: Code, run: int, *, limits: Limits | None = None) -> None:
         super().__init__(code, run, limits or Limits())
         self.started: history.WorkflowExecutionStarted | None = None
+        self.depth = 0
+        """The depth of what its code does; see `mainspring.workflows.model.depth_of`."""
+        self._depth_until_us = 0
         self._loop: WorkflowLoop | None = None
         self._calls: Calls | None = None
         self._main: WorkflowTask | None = None
@@ -86,6 +89,8 @@ class Instance(RunState):
         Recorded decisions are replayed first. A decision that recorded steps and was lost is resumed. Raises ValueError if
         events are missing.
         """
+        if self.depth and now_us >= self._depth_until_us:
+            self.depth = 0
         try:
             self._take(events)
             if self._parked is None and not self._closed:
@@ -346,6 +351,8 @@ class Instance(RunState):
     def _begin(self, event: history.WorkflowExecutionStarted) -> None:
         """Create the main task."""
         self.started = event
+        if event.depth:
+            self._follow(event.depth, event.depth_us or event.at_us)
         loop = self._loop = WorkflowLoop(event.seed, self._cancel_timer, self._check_timer)  # type: ignore[abstract] # set by name
         calls = self._calls = Calls(self, loop, event, self._commands.issue, self._sides, self._patches)
         loop.workflow_calls = calls
@@ -364,9 +371,15 @@ class Instance(RunState):
 
         self._main = loop.context.run(loop.create_task, run(), name=code.name)  # type: ignore[assignment]
 
+    def _follow(self, depth: int, at_us: int) -> None:
+        """Note that the code follows from deliveries of events."""
+        self.depth, self._depth_until_us = max(depth, self.depth), at_us + DEPTH_LASTS_US
+
     def _give(self, event: Any) -> None:
         calls = self._calls
         assert calls is not None
+        if type(event) is history.WorkflowExecutionSignaled and event.depth:
+            self._follow(event.depth, event.at_us)
         if type(event) is history.WorkflowExecutionCancelRequested:
             self._request_cancel(event.reason)
         else:

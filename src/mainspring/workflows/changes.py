@@ -24,7 +24,7 @@ from mainspring.workflows import tables
 from mainspring.workflows.activities import activity_ended
 from mainspring.workflows.draft import Draft, decision_lost, needs_decision
 from mainspring.workflows.history import encode_events
-from mainspring.workflows.model import State, Status, decision_function, due_us, encode_state
+from mainspring.workflows.model import State, Status, decision_function, depth_of, due_us, encode_state
 from mainspring.workflows.observers import Changed, ended_root
 from mainspring.workflows.reading import Run, Unread, events_from, folded, load
 from mainspring.workflows.run_events import events_of
@@ -229,7 +229,7 @@ class RunJobs:
             run, draft = found.run, found.draft
             row, state = run.row, run.state
             for event in draft.submitted.values():
-                new.append(_activity(row, event, draft.now_us))
+                new.append(_activity(row, event, draft.now_us, depth_of(state, draft.now_us)))
             if not row.decision and needs_decision(state, row.parking):
                 new.append(_decision(lifecycle.next_id(), run, draft.now_us))
                 row.decision = new[-1].id
@@ -275,8 +275,10 @@ def _decision(job_id: int, run: Run, now_us: int) -> Job:
     )
 
 
-def _activity(row: RunRow, event: history.ActivityTaskScheduled, now_us: int) -> Job:
+def _activity(row: RunRow, event: history.ActivityTaskScheduled, now_us: int, depth: int) -> Job:
     options = decode_options(event.options) if event.options else _NO_OPTIONS
+    if depth:
+        options = msgspec.structs.replace(options, depth=depth)
     return Job(
         event.job,
         namespaces.key(row.namespace, event.function),

@@ -49,6 +49,8 @@ class StartChild(ErrandBase, frozen=True, tag=1):
     """Begin a child of the source."""
 
     initiated: history.StartChildWorkflowExecutionInitiated
+    depth: int = 0
+    """That of the source; see ``jobs.model.Options``."""
 
 
 class EndChild(ErrandBase, frozen=True, tag=2):
@@ -66,6 +68,7 @@ class SignalOther(ErrandBase, frozen=True, tag=3):
     """Send a signal of the source to another run."""
 
     initiated: history.SignalExternalWorkflowExecutionInitiated
+    depth: int = 0
 
 
 class CancelOther(ErrandBase, frozen=True, tag=4):

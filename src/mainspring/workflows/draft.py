@@ -61,7 +61,7 @@ from mainspring.workflows.cross_run import (
 )
 from mainspring.workflows.history import ChildPolicy, TimeoutType, kinds
 from mainspring.workflows.machines import illegal
-from mainspring.workflows.model import SEMANTICS, UNKNOWN_BUILD, Limits, Parked, Parking, State
+from mainspring.workflows.model import SEMANTICS, UNKNOWN_BUILD, Limits, Parked, Parking, State, depth_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -202,12 +202,12 @@ class Draft:
 def after_initiated(draft: Draft, event: history.Event) -> None:
     """Add the errand of an initiated child, signal or cancel request."""
     state = draft.state
-    source = (state.run, state.namespace, state.workflow_id)
+    source, depth = (state.run, state.namespace, state.workflow_id), depth_of(state, event.at_us)
     match event:
         case history.StartChildWorkflowExecutionInitiated():
-            draft.errands.append(StartChild(*source, event))
+            draft.errands.append(StartChild(*source, event, depth))
         case history.SignalExternalWorkflowExecutionInitiated():
-            draft.errands.append(SignalOther(*source, event))
+            draft.errands.append(SignalOther(*source, event, depth))
         case history.RequestCancelExternalWorkflowExecutionInitiated():
             draft.errands.append(CancelOther(*source, event))
         case _:

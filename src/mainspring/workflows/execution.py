@@ -103,6 +103,7 @@ def begin_run(
     tags: tuple[str, ...] = (),
     parent_run: int = 0,
     parent_initiated: int = 0,
+    depth: int = 0,
 ) -> None:
     """Begin a run and ask for its first decision. ``timeout`` is at most the limit of the node, which 0 stands for."""
     longest = draft.limits.timeout
@@ -126,6 +127,7 @@ def begin_run(
         seed=seed,
         full=full,
         **recorded(draft.limits),
+        depth=depth,
     )
     schedule_decision(draft)
 
@@ -143,7 +145,12 @@ def signal(draft: Draft, request: Signal, **external: object) -> Reached:
     if not takes_requests(draft) or not ensure_room(draft, 2):
         return reached(draft, "full")
     event = draft.record(
-        history.WorkflowExecutionSignaled, name=request.name, input=request.input, request=request.request, **external
+        history.WorkflowExecutionSignaled,
+        name=request.name,
+        input=request.input,
+        request=request.request,
+        depth=request.depth,
+        **external,
     )
     schedule_decision(draft)
     return reached(draft, "recorded", event.id)

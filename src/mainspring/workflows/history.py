@@ -151,6 +151,10 @@ class WorkflowExecutionStarted(Event, frozen=True, tag=1):
     """Why the attempt before has failed, for people."""
     semantics: int = 0
     """The newest behaviour that a decision of the run may have: the node records which one it had."""
+    depth: int = 0
+    """That of the root job, or of the run that has started this one; see ``jobs.model.Options``."""
+    depth_us: int = 0
+    """Since when a run before this one in its chain had it; 0: since this event."""
 
 
 class WorkflowExecutionCancelRequested(Event, frozen=True, tag=2):
@@ -285,6 +289,8 @@ class WorkflowExecutionSignaled(Event, frozen=True, tag=26):
     external_initiated: int = 0
     request: int = 0
     """The key of the request, so that a repeated one counts once. Not in SWF."""
+    depth: int = 0
+    """That of the job or of the run that has sent it. Not in SWF."""
 
 
 class DecisionTaskScheduled(Event, frozen=True, tag=13):

@@ -28,7 +28,7 @@ from mainspring.errors import IllegalTransitionError
 from mainspring.jobs.model import describe_failure
 from mainspring.workflows import history
 from mainspring.workflows.history import Event, handlers_by_kind, kinds
-from mainspring.workflows.model import REQUESTS_KEPT, OpenActivity, OpenChild, OpenTimer, Status
+from mainspring.workflows.model import REQUESTS_KEPT, OpenActivity, OpenChild, OpenTimer, Status, depth_of
 
 if TYPE_CHECKING:
     from mainspring.workflows.model import State
@@ -80,11 +80,15 @@ def _execution_begun(state: State, event: history.WorkflowExecutionStarted) -> N
         state.begin_us = event.at_us + int(event.delay * 1_000_000)
     if event.execution_timeout:
         state.close_by_us = (event.timed_from_us or event.at_us) + int(event.execution_timeout * 1_000_000)
+    if event.depth:
+        state.depth, state.depth_us = event.depth, event.depth_us or event.at_us
     for request in event.requests:
         state.requests[request] = None
 
 
 def _execution_signaled(state: State, event: history.WorkflowExecutionSignaled) -> None:
+    if event.depth and event.depth >= depth_of(state, event.at_us):
+        state.depth, state.depth_us = event.depth, event.at_us
     if event.request:
         _execution_remember(state, event.request)
 

@@ -419,6 +419,20 @@ class State(msgspec.Struct, array_like=True):
     """The time of the event ``last``: no later event has an earlier one."""
     cancel_reason: str = ""
     """The first reason that a request to cancel has given."""
+    depth: int = 0
+    """How many deliveries of events have led to the run or to a signal for it; see `depth_of`."""
+    depth_us: int = 0
+    """When it began, or got the last such signal."""
+
+
+DEPTH_LASTS_US: Final = 3_600_000_000
+"""Microseconds for which a run has a depth. A run that lives for months gets signals from listeners now and then, and each answer
+to one would make it deeper: so its events would be delivered no more. A circle with a slower run does no harm."""
+
+
+def depth_of(state: State, now_us: int) -> int:
+    """Return the depth of what a run does at a time."""
+    return state.depth if state.depth and now_us < state.depth_us + DEPTH_LASTS_US else 0
 
 
 class Parking(msgspec.Struct, array_like=True):

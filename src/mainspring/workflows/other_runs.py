@@ -41,7 +41,7 @@ from msgspec.structs import asdict
 from mainspring.jobs.model import failure
 from mainspring.workflows import history
 from mainspring.workflows.draft import after_initiated, close, ensure_room, recorded, schedule_decision
-from mainspring.workflows.model import CHILD_TAG
+from mainspring.workflows.model import CHILD_TAG, depth_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -322,6 +322,8 @@ def begin_next(
         delay=event.delay,
         timed_from_us=min(closed.timed_from_us or closed.started_us, draft.now_us) if event.attempt > 1 else 0,
         failure=closed.failure if event.attempt > 1 else "",
+        depth=depth_of(closed, draft.now_us),
+        depth_us=closed.depth_us,
     )
     for one in along:
         attributes = asdict(one)

@@ -315,7 +315,7 @@ class _Refused(Enum):
 
 async def _signal_other(changes: RunChanges, errand: SignalOther, now_us: int) -> Unread | None:
     event = errand.initiated
-    signal = Signal(Key(), event.name, event.input)
+    signal = Signal(Key(), event.name, event.input, depth=errand.depth)
     found = await _target(changes, errand, now_us)
     if isinstance(found, Unread):
         return found

@@ -299,6 +299,8 @@ class Signal(NamedTuple):
     input: bytes
     request: int = 0
     """A hash that identifies the request: a repeated one counts once. 0: none."""
+    depth: int = 0
+    """That of the job or of the run that sends it; see ``jobs.model.Options``."""
 
 
 def request_number(text: str | None) -> int:

@@ -10,7 +10,7 @@ from mainspring.event_log.types import RunFields
 from mainspring.jobs.model import decode_failure, failure
 from mainspring.sizes import brief_line
 from mainspring.workflows.history import Close
-from mainspring.workflows.model import Status
+from mainspring.workflows.model import Status, depth_of
 from mainspring.workflows.observers import ended_root
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def _event(name: str, row: RunRow, state: State, error: bytes = b"", **fields: A
             tags=state.tags,
             attempt=state.attempt,
             parent=state.parent_run,
+            depth=depth_of(state, state.last_us),
             **fields,
         ),
         state.tags,

@@ -130,6 +130,7 @@ async def _begin(changes: RunChanges, one: _Beginning, name: tuple[str, str], no
         seed=job.id,
         task_priority=job.priority,
         tags=_tags(job),
+        depth=job.options.depth if job.options is not None else 0,
     )
     if not one.is_new:
         for signal in await changes.tables.take_early(job.id):
@@ -161,6 +162,7 @@ async def begin_child(changes: RunChanges, job: Job, errand: StartChild, now_us:
         tags=event.tags,
         parent_run=errand.source,
         parent_initiated=event.id,
+        depth=errand.depth,
     )
     return True
 

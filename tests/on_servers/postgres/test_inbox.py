@@ -20,7 +20,7 @@ from mainspring.engines.postgres import submitting
 from mainspring.events import Pending, Settled
 from mainspring.faces.web import Measure
 from mainspring.jobs import store as ops
-from mainspring.jobs.model import Options, Priority, Retry, State, encode_options
+from mainspring.jobs.model import MOST_DEPTH, Options, Priority, Retry, State, encode_options
 from mainspring.jobs.rules import Event, Settlement
 
 from .a_fleet import NOW, Node, node, session
@@ -454,6 +454,19 @@ def test_a_user_chooses_neither_the_id_nor_a_time_to_come(database: str) -> None
             for time in ("run_at => 'infinity'", "delay => 'NaN'", "expires => 4e9", "run_at => 1e300"):
                 with pytest.raises(asyncpg.InvalidParameterValueError, match="more than a century"):
                     await other.fetchval(f"SELECT submit('f', {time})")
+
+    asyncio.run(test())
+
+
+def test_a_submission_has_the_depth_of_its_code_within_limits(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other:
+            depths = {-1: 0, 3: 3, 99: MOST_DEPTH}
+            ids = {given: await insert(other, options=encode_options(Options(depth=given))) for given in depths}
+            assert (await take(one)).pending == {(b"f", Priority.NORMAL): len(depths)}
+            for given, depth in depths.items():
+                options = (await one.find(ids[given]))[ids[given]].options
+                assert (0 if options is None else options.depth) == depth
 
     asyncio.run(test())
 

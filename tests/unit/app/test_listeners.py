@@ -8,8 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from mainspring import App, CurrentJob, Event, EventData, JobFailed, Provide, Retry, UsageError, ZooKeeper, current_job
-from mainspring.client.inside import waiter, with_depth
-from mainspring.subscriptions.model import MOST_DEPTH
+from mainspring.client.inside import current_depth, waiter
+from mainspring.jobs.model import MOST_DEPTH
 from mainspring.testing import in_memory
 
 if TYPE_CHECKING:
@@ -293,12 +293,11 @@ class Delivered:
         """Do nothing."""
 
 
-def test_the_options_of_a_submit_get_the_depth() -> None:
-    assert with_depth(b"") == b""
+def test_requests_of_code_have_the_depth_of_its_job() -> None:
+    assert current_depth() == 0
     token = waiter.set(Delivered())
     try:
-        assert with_depth(b"") == b'{"depth":3}'
-        assert with_depth(b'{"priority":"high"}') == b'{"priority":"high","depth":3}'
+        assert current_depth() == 3
     finally:
         waiter.reset(token)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from mainspring.client.inside import waiter
 from mainspring.client.outcomes import Notice, Submitted
 from mainspring.client.session import Request, Session
 from mainspring.errors import ConflictError, ConnectionLostError, RefusedError, ServerError, UsageError
@@ -136,6 +137,46 @@ def test_a_wait_with_notices_asks_for_the_texts_of_progress_once() -> None:
     session.disconnected()
     agree(session)
     assert sent(session)[0] == asked
+
+
+class Delivered:
+    """A job that code of a listener runs in."""
+
+    loop = None
+    depth = 3
+
+    def waits(self, awaited: object) -> None:
+        """Do nothing."""
+
+    def continues(self, awaited: object) -> None:
+        """Do nothing."""
+
+
+def test_the_depth_is_stated_before_requests_that_have_another_one() -> None:
+    session = Session()
+    deep, flat = ((Type.CALL, [b"depth", b"requests.depth", b'{"depth":%d}' % depth]) for depth in (3, 0))
+    token = waiter.set(Delivered())
+    session.submit(frames(1), safe=True)
+    agree(session)
+    assert [sent(session)[0]] == [deep]
+    session.call("jobs.show", None)
+    assert [kind for kind, _ in sent(session)] == [Type.CALL]
+    waiter.reset(token)
+    batch = session.submit(frames(1, b"u"), safe=True)
+    assert sent(session)[0] == flat
+    session.receive(  # the answers of a node that does not know the call
+        gearman_protocol.response(Type.FAULT, b"depth", b"usage", b"there is no such method") * 2
+        + gearman_protocol.response(Type.SUBMITTED, b"H:n:1", b"0")
+        + gearman_protocol.response(Type.SUBMITTED, b"H:n:2", b"0")
+    )
+    assert batch.result() == [Submitted("H:n:2", joined=False)]
+    token = waiter.set(Delivered())
+    session.submit(frames(1), safe=True)
+    assert sent(session)[0] == deep
+    waiter.reset(token)
+    session.disconnected()
+    agree(session)
+    assert sent(session)[0] == deep, "another connection begins with 0"
 
 
 def test_waits_receive_notices() -> None:

@@ -14,10 +14,10 @@ from mainspring.engines.memory.subscriptions import MemorySubscriptionSlice
 from mainspring.event_log.interests import Interest
 from mainspring.event_log.service import EventLog
 from mainspring.event_log.types import types_of
-from mainspring.jobs.model import Job, Options
+from mainspring.jobs.model import MOST_DEPTH, Job, Options
 from mainspring.namespaces import key
 from mainspring.subscriptions import service
-from mainspring.subscriptions.model import MOST_DEPTH, Subscription, Target
+from mainspring.subscriptions.model import Subscription, Target
 from mainspring.subscriptions.service import LOOK_INTERVAL, RELOAD_INTERVAL, Deliverer
 from mainspring.subscriptions.store import Deliver
 

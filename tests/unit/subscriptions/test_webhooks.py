@@ -130,6 +130,7 @@ async def test_an_event_is_sent_once(node: HookNode) -> None:
     assert (host, body["type"]) == ("crm.example", "job.failed")
     (headers,) = node.receivers.headers
     assert headers["webhook-id"] == "evt_1"
+    assert headers["mainspring-depth"] == "1"
     (job,) = node.jobs()
     assert job.state == State.SUCCEEDED
     assert json.loads(job.result)["status"] == 204

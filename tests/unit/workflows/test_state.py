@@ -5,7 +5,16 @@ from __future__ import annotations
 import msgspec
 from tests.unit.workflows.drafts import Run
 
-from mainspring.workflows.model import SNAPSHOT_FORMAT, State, decode_state, encode_state
+from mainspring.workflows import history
+from mainspring.workflows.draft import fold
+from mainspring.workflows.model import (
+    DEPTH_LASTS_US,
+    SNAPSHOT_FORMAT,
+    State,
+    decode_state,
+    depth_of,
+    encode_state,
+)
 from mainspring.workflows.requests import ScheduleActivityTask, StartTimer
 
 
@@ -38,3 +47,17 @@ def test_jobs_of_open_activities() -> None:
     run = Run()
     run.decide(ScheduleActivityTask(1, "1", b"f"))
     assert {activity.job: activity.scheduled for activity in run.state.activities.values()} == {1001: 5}
+
+
+def test_a_run_has_the_depth_of_its_start_and_of_signals_for_an_hour() -> None:
+    state = State()
+    fold([history.WorkflowExecutionStarted(1, 1_000_000, "order", "1", depth=2)], state)
+    assert depth_of(state, 1_000_000) == 2
+    late_us = 1_000_000 + DEPTH_LASTS_US
+    assert (depth_of(state, late_us - 1), depth_of(state, late_us)) == (2, 0)
+    fold([history.WorkflowExecutionSignaled(2, 2_000_000, "s", depth=1)], state)
+    assert depth_of(state, 2_000_000) == 2, "a signal makes no run less deep"
+    fold([history.WorkflowExecutionSignaled(3, 3_000_000, "s", depth=5)], state)
+    assert (depth_of(state, late_us), depth_of(state, late_us + 2_000_000)) == (5, 0)
+    fold([history.WorkflowExecutionSignaled(4, late_us + 2_000_000, "s", depth=1)], state)
+    assert depth_of(state, late_us + 2_000_000) == 1, "an hour later it counts from the begin"

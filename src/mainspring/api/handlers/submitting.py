@@ -23,7 +23,7 @@ from mainspring.api.submitting import (
 from mainspring.callbacks import Callback
 from mainspring.clock import to_us
 from mainspring.errors import MainspringError, StoreError, UsageError
-from mainspring.jobs.model import Job, State
+from mainspring.jobs.model import Job, State, deepened
 from mainspring.namespaces import name_bytes, name_of
 from mainspring.workflows.model import function_named
 
@@ -236,6 +236,7 @@ class SubmitCalls:
         job = Job(service.table.next_id(), function, payload, unique, created_us=to_us(now))
         if options is not NO_OPTIONS:
             options.apply_to(job, now)
+        job.options = deepened(job.options, caller.depth)
         if not service.dispatch.admits(function, caller):
             raise ApiError(Code.TOO_MANY_FUNCTIONS, service.roster.too_many(function, caller))
         queue = service.dispatch.tracked(function) if creates else service.dispatch.queues.get(function)

@@ -156,12 +156,13 @@ class WorkflowCalls:
 
     # ---- requests to runs ----
 
-    async def _signal(self, request: SignalRun, _: Call) -> ReachedRun:
+    async def _signal(self, request: SignalRun, call: Call) -> ReachedRun:
         signal = requests.Signal(
             self._runs.key(request.namespace, request.key),
             request.name,
             _value(request),
             requests.request_number(request.request),
+            call.caller.depth,
         )
         if "\0" in request.name:
             raise ApiError(Code.INVALID, f"the name of the signal, {request.name!r}, has a NUL: leave it out")

@@ -26,7 +26,7 @@ from mainspring.ids import TERM_SPAN
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.lateness import rows_of, timed
-from mainspring.jobs.model import MAX_WAIT, NO_UNIQUE, WEBHOOK, Job, Options, State, check_retry
+from mainspring.jobs.model import MAX_WAIT, MOST_DEPTH, NO_UNIQUE, WEBHOOK, Job, Options, State, check_retry
 from mainspring.jobs.store.nodes import REFUSED_REMEDY
 from mainspring.jobs.user_data import check_tags, indexed_tags
 from mainspring.namespaces import SEPARATOR, namespace_of
@@ -555,7 +555,7 @@ def _inbox_options(data: bytes | None, function: bytes) -> tuple[Options | None,
             given.keep_unique,
             version=given.version,
             tags=check_tags(given.tags),
-            depth=max(given.depth, 0),
+            depth=min(max(given.depth, 0), MOST_DEPTH),
             start_within=given.start_within,
             deadline=given.deadline,
         )

@@ -15,7 +15,7 @@ from mainspring.api.request import ApiError, Code, Problem, Request, problem_of,
 from mainspring.errors import ForbiddenError
 from mainspring.faces.gearman.peers import About
 from mainspring.features import Feature
-from mainspring.jobs.model import MAX_WAIT, JobFailure
+from mainspring.jobs.model import MAX_WAIT, MOST_DEPTH, JobFailure
 from mainspring.jobs.user_data import MAX_KEPT_ARGUMENTS
 from mainspring.namespaces import DEFAULT
 from mainspring.nodes.model import Pace
@@ -125,6 +125,13 @@ class Caller(Protocol):
 
     def receive_texts(self) -> None:
         """Send the texts of progress to this peer."""
+
+    def use_depth(self, depth: int) -> None:
+        """Take a depth for that of all later requests."""
+
+    @property
+    def asking(self) -> Identity:
+        """Its caller, with the depth of the job whose code makes the requests."""
 
     def gather_answers(self) -> None:
         """Write the answers of one group together."""
@@ -273,6 +280,14 @@ class Texts(Request[None]):
     call = "progress.texts"
 
 
+class StateDepth(Request[None]):
+    """Declare that the next requests on this connection are made by code of a job of this depth; see `jobs.model.Options`."""
+
+    permission = Permission.SIGNED_IN
+    call = "requests.depth"
+    depth: Annotated[int, msgspec.Meta(ge=0, le=MOST_DEPTH)]
+
+
 class Cache(Request[None]):
     """Report what the worker on this connection has in its memory for runs, and what has happened there since its start."""
 
@@ -318,6 +333,7 @@ class Calls:
             Steps: _steps,
             TakesLogs: _takes_logs,
             Texts: _texts,
+            StateDepth: _state_depth,
             WatchJobs: self._watch,
         }
         self.requests = ChainMap({kind.call: kind for kind in self._own}, api.requests)
@@ -354,7 +370,7 @@ class Calls:
             log.error("a call has failed because of a defect", call=method, exc_info=error)
             fault(DEFECT)
 
-        under_way = self._api.start(request, answer, fault, broken, caller=peer.caller)
+        under_way = self._api.start(request, answer, fault, broken, caller=peer.asking)
         if request.only_reads:
             peer.end_with_connection(under_way)
 
@@ -436,6 +452,11 @@ def _takes_logs(peer: Caller, call_id: bytes, _: TakesLogs) -> None:
 
 def _texts(peer: Caller, call_id: bytes, _: Texts) -> None:
     peer.receive_texts()
+    _answer(peer, call_id, _EMPTY_ANSWER)
+
+
+def _state_depth(peer: Caller, call_id: bytes, request: StateDepth) -> None:
+    peer.use_depth(request.depth)
     _answer(peer, call_id, _EMPTY_ANSWER)
 
 

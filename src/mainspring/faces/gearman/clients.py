@@ -313,7 +313,7 @@ def _submit_keyed(peer: Peer, key: str, options: SubmitOptions, args: list[bytes
     if keyed is None:
         peer.submits.refuse(b"UNSUPPORTED", Feature.REQUEST_KEYS.refusal.encode())
     else:
-        submit = partial(keyed.start, peer.caller, peer.namespace, key, args, options)
+        submit = partial(keyed.start, peer.asking, peer.namespace, key, args, options)
         peer.end_with_connection(peer.submits.keyed(submit, args, wait=options.wait))
 
 

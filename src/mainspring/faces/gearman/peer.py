@@ -186,6 +186,17 @@ class Peer:
         self._use_share()
         self.worker_side.use_namespace(namespace)
 
+    @property
+    def asking(self) -> Caller:
+        """Return its caller, with the depth of the job whose code makes the requests."""
+        depth = self.submits.depth
+        return replace(self.caller, depth=depth) if depth else self.caller
+
+    def use_depth(self, depth: int) -> None:
+        """Take a depth for that of all later requests."""
+        self.submits.flush()
+        self.submits.depth = depth
+
     def _use_share(self) -> None:
         self.reading.use_share(self.service.loop_shares.of(self.caller.holder, self.namespace))
 

@@ -13,7 +13,7 @@ from mainspring.api.request import Code
 from mainspring.api.submitting import submission_problem
 from mainspring.errors import StoreError
 from mainspring.faces.gearman.peer_io import Outstanding
-from mainspring.jobs.model import UNIQUE_LIMIT, Job, State
+from mainspring.jobs.model import UNIQUE_LIMIT, Job, State, deepened
 from mainspring.namespaces import DEFAULT, prefix
 from mainspring.wire.gearman_protocol import Type, response, response_head, unique_of_empty_payload, unique_of_payload
 
@@ -63,6 +63,7 @@ class Submits:
         "_waits",
         "batch",
         "caller",
+        "depth",
         "namespace",
         "prefix",
     )
@@ -86,6 +87,8 @@ class Submits:
         """The next batch for the store."""
         self.caller = LOCAL
         """The origin of its requests."""
+        self.depth = 0
+        """The depth of the job whose code makes its requests; see `jobs.model.Options`."""
         self.namespace = DEFAULT
         self.prefix = b""
         """The bytes before the names of functions in their keys; see ``namespaces``."""
@@ -215,6 +218,9 @@ class Submits:
 
     def _submit_batch(self, jobs: list[Job], answer: Callable[[list[int], dict[int, Any]], bytes]) -> None:
         """Submit background jobs, and reserve the place of their answers."""
+        if self.depth:
+            for job in jobs:
+                job.options = deepened(job.options, self.depth)
         slot = self._outbox.reserve()
         number = len(jobs)
         size = sum([len(job.function) + len(job.payload) for job in jobs])
@@ -311,6 +317,7 @@ class Submits:
     def foreground(self, job: Job) -> None:
         """Submit a foreground job after the earlier background jobs of this peer, so that workers receive them in this order."""
         job.created_us = round(self._service.clock.wall() * 1_000_000)
+        job.options = deepened(job.options, self.depth)
         outbox = self._outbox
         if outbox or self._service.foreground.asks_the_store(job):
             self._queue_foreground(job)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
-from msgspec.structs import replace
 
 from mainspring import namespaces
 from mainspring.api.submitting import JobOptions
@@ -23,7 +22,6 @@ from mainspring.jobs.model import (
     MAX_WAIT,
     Job,
     JobFailure,
-    Options,
     Retry,
     State,
     decode_failure,
@@ -61,14 +59,6 @@ class SubmitOptions(JobOptions, frozen=True, forbid_unknown_fields=True):
 
     wait: bool = False
     request_key: Text | None = None
-    depth: Whole = 0
-    """The depth of the delivery whose code submits the job; see `jobs.model.Options`."""
-
-    def apply_to(self, job: Job, now: float) -> None:
-        """Set these options on a new job. Raises UsageError for an invalid one."""
-        JobOptions.apply_to(self, job, now)
-        if self.depth:
-            job.options = replace(job.options or Options(), depth=self.depth)
 
 
 class WorkflowOptions(msgspec.Struct, forbid_unknown_fields=True):

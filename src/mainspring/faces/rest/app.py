@@ -34,6 +34,7 @@ from mainspring.faces.rest.replies import (
 from mainspring.faces.rest.security import PATHS, check_site, collect
 from mainspring.faces.rest.streams import Parts, disconnected
 from mainspring.faces.web.exchange import HEADERS, IncompleteBodyError, LongBodyError, read_body, send_answer
+from mainspring.jobs.model import MOST_DEPTH
 from mainspring.loop_shares import SHARE_IN_SCOPE
 from mainspring.private_data import hide_secrets
 
@@ -58,6 +59,8 @@ STRICT: Final = HEADERS | {
 }
 """Headers of each answer: nothing is shown in frames, or run as a page, either."""
 REQUEST_ID: Final = b"x-request-id"
+DEPTH: Final = b"mainspring-depth"
+"""The header with the depth of the job whose code makes the request; see `jobs.model.Options`."""
 ANSWER_LIMIT: Final = 90.0
 """Seconds until a request without an answer is refused; 30 more than the longest wait that a client can request."""
 
@@ -378,7 +381,8 @@ class RestApp:
             if refused.kind.status == 401 and b"authorization" in exchange.headers:
                 self._api.refused_token(exchange.address, exchange.id, refused.detail)
             raise
-        exchange.caller = caller = msgspec.structs.replace(caller, request=exchange.id)
+        depth = _depth(exchange.headers)
+        exchange.caller = caller = msgspec.structs.replace(caller, request=exchange.id, depth=depth)
         return caller
 
     async def _read(self, scope: Scope, exchange: _Exchange) -> None:
@@ -537,6 +541,16 @@ def _too_large(limit: int) -> HttpError:
     return HttpError(
         "too_large", f"the body of this request has at most {limit} bytes", headers={b"connection": b"close"}
     )
+
+
+def _depth(headers: dict[bytes, bytes]) -> int:
+    """Return the depth that a request states. Raises HttpError."""
+    stated = headers.get(DEPTH, b"0")
+    if len(stated) != 1 or not b"0" <= stated <= b"%d" % MOST_DEPTH:
+        raise HttpError(
+            "malformed", f"Mainspring-Depth is a number from 0 to {MOST_DEPTH}: send it as the delivery had it"
+        )
+    return int(stated)
 
 
 def _check_repeatable(route: Route) -> None:

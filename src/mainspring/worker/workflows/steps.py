@@ -218,6 +218,8 @@ class Steps:
         info = _NO_INFO if step.attempt == 1 else b'{"attempt":%d}' % step.attempt
         if call.retry is not None:
             info = b'{"attempt":%d,"max_attempts":%d}' % (step.attempt, call.retry.max_attempts)
+        if depth := step.run.instance.depth:
+            info = b'%b,"depth":%d}' % ((b'{"attempt":1}' if info is _NO_INFO else info)[:-1], depth)
         key = (b"%d#%d" % (step.run.id, call.number), b"")
         origin = Origin(step.run.link, step.run.key) if step.run.key else None
         job = CurrentJob(key[0], b"", call.name, info, self._reports, origin)

@@ -43,6 +43,8 @@ UNKNOWN_HANDLE = "H:n:1000000999999"
         ("jobs.list", b'{"cursor": "x"}', "usage"),
         ("jobs.list", b'{"state": "asleep"}', "usage"),
         ("jobs.list", b'{"limit": 0}', "usage"),
+        ("requests.depth", b'{"depth": 9}', "usage"),
+        ("requests.depth", b'{"depth": -1}', "usage"),
         ("worker.slots", b"", "usage"),
         ("worker.slots", b'{"slots": 0}', "usage"),
         ("worker.slots", b'{"slots": 1000001}', "usage"),
@@ -398,3 +400,30 @@ def test_the_reason_of_a_cancel_has_a_limit(node: Node) -> None:
     handle = tool.background()
     assert tool.call("jobs.cancel", handle=handle, reason="r" * 4097) == "usage"
     assert tool.call("jobs.cancel", handle=handle, reason="r" * 4096)["state"] == "cancelled"
+
+
+def test_requests_have_the_depth_that_the_connection_states(node: Node) -> None:
+    tool, other, worker = (node.connect(extended=True) for _ in range(3))
+    worker.request(Type.REGISTER, b"f", b"")
+    worker.request(Type.READY, b"9")
+    node.commit()
+    worker.received()
+    # It waits in a batch when the depth changes.
+    tool.request(Type.SUBMIT_JOB_BG, b"f", b"", b"plain, before")
+    tool.request(Type.CALL, b"7", b"requests.depth", b'{"depth": 4}')
+    tool.request(Type.SUBMIT_JOB_BG, b"f", b"", b"plain")
+    tool.request(Type.SUBMIT, b"f", b"", b"", b"submit")
+    tool.request(Type.SUBMIT_JOB, b"f", b"", b"foreground")
+    other.request(Type.SUBMIT, b"f", b"", b"", b"of another connection")
+    tool.request(Type.CALL, b"7", b"requests.depth", b'{"depth": 0}')
+    tool.request(Type.SUBMIT, b"f", b"", b"", b"after")
+    node.commit()
+    found = {args[5]: json.loads(args[4]).get("depth", 0) for name, args in worker.received() if name == "ASSIGN"}
+    assert found == {
+        "plain, before": 0,
+        "plain": 4,
+        "submit": 4,
+        "foreground": 4,
+        "of another connection": 0,
+        "after": 0,
+    }

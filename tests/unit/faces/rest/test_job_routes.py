@@ -56,6 +56,26 @@ def test_a_job_is_submitted_and_joined() -> None:
 
 
 @pytest.mark.parametrize(
+    ("header", "status"),
+    [({}, 0), ({"mainspring-depth": "3"}, 3), ({"mainspring-depth": "0"}, 0), ({"mainspring-depth": "8"}, 8)]
+    + [({"mainspring-depth": text}, 400) for text in ("9", "-1", "08", "", "3, 3", "x", "\u0663")],
+)
+def test_a_request_states_the_depth_of_its_code(header: dict[str, str], status: int) -> None:
+    async def test() -> None:
+        async with serving() as (client, node):
+            side = node.worker(b"f")
+            answer = await submit(client, headers=header.items())
+            if status == 400:
+                assert answer.status == 400
+                return
+            await node.committed()
+            (held,) = side.given
+            assert (0 if held.job.options is None else held.job.options.depth) == status
+
+    run(test())
+
+
+@pytest.mark.parametrize(
     ("body", "status", "problem"),
     [
         ({}, 422, "invalid"),
