@@ -12,7 +12,9 @@ from tests.upgrades.old import with_source
 
 from mainspring import App
 from mainspring.api.handlers.pages import rfc3339
+from mainspring.client.inside import waiter
 from mainspring.clock import to_us
+from mainspring.errors import RefusedError
 
 from . import processes
 from .fleet import Fleet, ForkServer
@@ -221,6 +223,96 @@ def test_a_worker_and_clients_of_one_version_at_a_node_of_the_other(
         with contextlib.closing(App(server.address)) as app:
             texts = [line.message for line in app.job(done["handle"]).follow()]
         assert texts == ["by logging", "by its log"]
+
+
+class Delivered:
+    """The job of a delivery, in which code makes requests."""
+
+    loop = None
+    depth = 3
+
+    def waits(self, awaited: object) -> None:
+        """Do nothing."""
+
+    def continues(self, awaited: object) -> None:
+        """Do nothing."""
+
+
+LISTENING = (
+    APP
+    + """
+@app.on("job.failed", function="chat")
+def tell(event: Event) -> None: ...
+
+@app.scheduled(every="1h")
+def hourly() -> None: ...
+""".replace("import App,", "import App, Event,")
+)
+
+
+def test_an_old_node_takes_what_code_of_listeners_requests_and_refuses_what_it_does_not_know(
+    last_source: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "app.py").write_text(LISTENING.replace("import App, current_job", "import App, Event, current_job"))
+    old: dict[str, Any] = with_source(last_source, {})
+    with (
+        processes.node("serve", "--gearman", "127.0.0.1:0", "--store", "memory://", cwd=tmp_path, **old) as server,
+        processes.node("worker", "app.py", "--server", server.address, cwd=tmp_path, faces=()) as worker,
+        contextlib.closing(App(server.address)) as app,
+    ):
+        chat = app.function("chat")
+        token = waiter.set(Delivered())
+        try:
+            jobs = [chat.submit(), *chat.submit_many([()] * 3)]
+            assert app.job(jobs[0].handle).info()["function"] == "chat"
+        finally:
+            waiter.reset(token)
+        assert [job.result(30) for job in jobs] == [b'"done"'] * 4
+        worker.await_log("the listeners were refused")
+        assert [one.name for one in app.schedules.list()] == ["hourly"]
+        with pytest.raises(RefusedError, match=r"`deadline`.*earlier version"):
+            chat.options(deadline=60).submit()
+
+
+def test_an_old_node_loses_no_delivery_and_no_deadline(pair: Pair) -> None:
+    new = pair.client(pair.new)
+    retry = {"max_attempts": 9, "initial": 0.001}
+    listener = {"name": "tell", "types": ["job.failed"], "functions": ["f"], "retry": retry}
+    late = {"name": "late", "types": ["job.overdue"], "functions": ["g"]}
+    assert new.call("listeners.declare", app="a", listeners=[listener, late], functions=["tell", "late"])["governs"]
+    with pair.new.worker(b"f") as worker:
+        new.submit_new(b"f")
+        assert worker.settle_as(worker.job(), b"failed", error={"type": "E", "message": "no"}) == b"recorded"
+    overdue = new.submit_new(b"g", deadline=0.5)
+    with pair.old.worker(b"tell") as at_old, pair.old.worker(b"g") as holder:
+        delivery, held = at_old.job(), holder.job()
+        assert held.handle == overdue
+        assert at_old.settle_as(delivery, b"failed", error={"type": "E", "message": "no"}) == b"recorded"
+        with pair.new.worker(b"late") as worker:
+            told = worker.job()
+            (event,) = json.loads(told.payload)
+            assert (event["type"], event["job"].encode()) == ("job.overdue", overdue)
+            assert worker.settle_as(told, b"succeeded") == b"recorded"
+        assert holder.settle_as(held, b"succeeded") == b"recorded"
+    with pair.new.worker(b"tell") as worker:
+        again = worker.job()
+        assert (again.handle, again.info["attempt"], again.info["depth"]) == (delivery.handle, 2, 1)
+        pair.new.kill()
+    with pair.old.worker(b"tell") as at_old:
+        recovered = at_old.job()
+        assert recovered.handle == delivery.handle
+        assert at_old.settle_as(recovered, b"failed", error={"type": "E", "message": "no"}) == b"recorded"
+    pair.new = pair.start("new")
+    with pair.new.worker(b"tell") as worker:
+        again = worker.job()
+        assert (again.handle, again.info["depth"], again.payload) == (delivery.handle, 1, delivery.payload)
+        assert worker.settle_as(again, b"succeeded") == b"recorded"
+    new = pair.client(pair.new)
+    for name in ("tell", "late"):
+        shown = new.call("listeners.show", name=name)
+        assert (shown["behind"], shown["failures"]) == (0, 0)
+    assert '"level": "error"' not in pair.old.log_text()
+    assert "Traceback" not in pair.old.log_text()
 
 
 FLOW = """

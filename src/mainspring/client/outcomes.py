@@ -209,7 +209,15 @@ def no_answer_error(limit: float, *, sent: bool) -> ConnectionLostError:
 def call_error(code: str, message: str) -> UsageError | ServerError:
     """Return the error that a FAULT packet stands for."""
     kind = next((kind for kind in Kind if kind == code), None)
+    message = with_remedy(message)
     return RefusedError(code, message) if kind is None else kind.error(message)
+
+
+def with_remedy(message: str) -> str:
+    """Return a refusal, with what to do about an option or a param that the server does not know."""
+    if "contains unknown field" not in message:
+        return message
+    return f"{message}; if the server is of an earlier version, update it, or leave this out"
 
 
 BUFFER_BYTES: Final = 8 << 20

@@ -34,6 +34,7 @@ from mainspring.client.outcomes import (
     call_error,
     explain,
     no_extension_error,
+    with_remedy,
 )
 from mainspring.errors import ConnectionLostError, RefusedError, ServerError, UsageError
 from mainspring.namespaces import DEFAULT
@@ -446,7 +447,7 @@ class Session:
             if self._connection is not None and self._connection.extended:
                 raise namespace_error(code, message, self._namespace)
             raise no_extension_error(code, message)
-        self._answer(RefusedError(code, message))
+        self._answer(RefusedError(code, with_remedy(message)))
 
     def _result(self, args: list[bytes]) -> None:
         waits = self._waits.pop(args[0], None)

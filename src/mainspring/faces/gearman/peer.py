@@ -193,8 +193,7 @@ class Peer:
         return replace(self.caller, depth=depth) if depth else self.caller
 
     def use_depth(self, depth: int) -> None:
-        """Take a depth for that of all later requests."""
-        self.submits.flush()
+        """Take a depth for that of all later requests. No submit of before is in a batch: see `GearmanProtocol._handle`."""
         self.submits.depth = depth
 
     def _use_share(self) -> None:
