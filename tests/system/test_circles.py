@@ -35,7 +35,7 @@ class Circles:
         self.app = App(name="circles")
         self.depths: dict[str, list[int]] = defaultdict(list)
         self.begins: dict[str, Callable[[], Any]] = {}
-        """What begins each circle, by the name of its listener."""
+        """The begin of each circle, by the name of its listener."""
         self.http = self.token = ""
 
     def listener(self, name: str, begin: Callable[[], Any], *types: str, function: str) -> None:
@@ -122,15 +122,16 @@ class Circles:
             await workflow.step(send)
 
         @app.workflow(name="chain")
-        async def chain() -> None:
+        async def chain(heard: bool) -> None:
+            if heard:  # by the run before it
+                await of_chain.submit()
             await go.receive()
-            await of_chain.submit()
-            raise workflow.continue_as_new()
+            raise workflow.continue_as_new(True)
 
         def begin() -> None:
             waits.options(id="waiting").submit()
             hears.options(id="hearing").submit()
-            chain.options(id="chained").submit()
+            chain.options(id="chained").submit(False)
 
         self.begin_runs = begin
         self.listener("by_signal", lambda: waits.get("waiting").signal(go, 1), "job.succeeded", function="of_signal")

@@ -289,14 +289,14 @@ def test_an_old_node_loses_no_delivery_and_no_deadline(pair: Pair) -> None:
         assert held.handle == overdue
         assert at_old.settle_as(delivery, b"failed", error={"type": "E", "message": "no"}) == b"recorded"
         with pair.new.worker(b"late") as worker:
-            told = worker.job()
-            (event,) = json.loads(told.payload)
+            report = worker.job()
+            (event,) = json.loads(report.payload)
             assert (event["type"], event["job"].encode()) == ("job.overdue", overdue)
-            assert worker.settle_as(told, b"succeeded") == b"recorded"
+            assert worker.settle_as(report, b"succeeded") == b"recorded"
         assert holder.settle_as(held, b"succeeded") == b"recorded"
     with pair.new.worker(b"tell") as worker:
-        again = worker.job()
-        assert (again.handle, again.info["attempt"], again.info["depth"]) == (delivery.handle, 2, 1)
+        repeated = worker.job()
+        assert (repeated.handle, repeated.info["attempt"], repeated.info["depth"]) == (delivery.handle, 2, 1)
         pair.new.kill()
     with pair.old.worker(b"tell") as at_old:
         recovered = at_old.job()
@@ -304,9 +304,9 @@ def test_an_old_node_loses_no_delivery_and_no_deadline(pair: Pair) -> None:
         assert at_old.settle_as(recovered, b"failed", error={"type": "E", "message": "no"}) == b"recorded"
     pair.new = pair.start("new")
     with pair.new.worker(b"tell") as worker:
-        again = worker.job()
-        assert (again.handle, again.info["depth"], again.payload) == (delivery.handle, 1, delivery.payload)
-        assert worker.settle_as(again, b"succeeded") == b"recorded"
+        repeated = worker.job()
+        assert (repeated.handle, repeated.info["depth"], repeated.payload) == (delivery.handle, 1, delivery.payload)
+        assert worker.settle_as(repeated, b"succeeded") == b"recorded"
     new = pair.client(pair.new)
     for name in ("tell", "late"):
         shown = new.call("listeners.show", name=name)
