@@ -235,15 +235,15 @@ class UpdateJob(Request[JobInfo]):
     start_within: Annotated[
         Seconds | UnsetType | None,
         described(
-            "The job is overdue if it has not begun within this time from now; none: never.",
+            "The job is overdue if it has not begun within this time from now, or from run_at if that is given; none: never.",
             label="Late if not begun within",
         ),
     ] = UNSET
     deadline: Annotated[
         Seconds | UnsetType | None,
         described(
-            "The job is overdue if it has not ended within this time from now; none: never. Also of a job that runs, and of a"
-            " run's own job.",
+            "The job is overdue if it has not ended within this time from now, or from run_at if that is given; none: never."
+            " Also of a job that runs, and of a run's own job.",
             label="Late if not ended within",
         ),
     ] = UNSET

@@ -132,21 +132,29 @@ def redated(job: Job, start_us: int | None = None, deadline_us: int | None = Non
     )
 
 
-def moved(job: Job, by_us: int, now_us: int) -> Redated | None:
-    """Return the change for a job, as it was before, that begins so much later; None if it has no times that move.
+def moved(
+    job: Job, by_us: int, now_us: int, start_us: int | None = None, deadline_us: int | None = None
+) -> Redated | None:
+    """Return the change for a job, as it was before, that begins so much later; None if none of its times changes.
 
     The time of the start moves only before the job has begun. A time that was due already, and still is, has no second event.
+    ``start_us`` and ``deadline_us`` are new times, in place of moved ones, as of `redated`.
     """
-    options = job.options
-    if options is None or not by_us:
-        return None
-    start_us = options.start_us + by_us if options.start_us and not has_begun(job) else None
-    change = redated(job, start_us, options.deadline_us + by_us if options.deadline_us else None)
+    options = job.options or Options()
+    given = {Kind.START: start_us is not None, Kind.END: deadline_us is not None}
+    if start_us is None and by_us and options.start_us and not has_begun(job):
+        start_us = options.start_us + by_us
+    if deadline_us is None and by_us and options.deadline_us:
+        deadline_us = options.deadline_us + by_us
+    change = redated(job, start_us, deadline_us)
     if change is None:
         return None
     earlier = {Kind.START: options.start_us, Kind.END: options.deadline_us}
-    rows = [row for row in change.rows if row.due_us > now_us or earlier[Kind(row.kind)] > now_us]
-    return change._replace(rows=rows)
+
+    def counts(row: DueRow) -> bool:
+        return given[Kind(row.kind)] or row.due_us > now_us or earlier[Kind(row.kind)] > now_us
+
+    return change._replace(rows=[row for row in change.rows if counts(row)])
 
 
 def base_us(job: Job) -> int:

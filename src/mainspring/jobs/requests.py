@@ -379,6 +379,9 @@ class JobChange(NamedTuple):
     priority: int | None = None
     expires_us: int | None = None
     """0: it does not expire."""
+    start_us: int | None = None
+    """By when it should have begun; 0 removes the time, also of the next."""
+    deadline_us: int | None = None
 
     def shown(self) -> dict[str, int]:
         """Return the changed values, for the audit."""
@@ -422,6 +425,8 @@ class JobChanges:
                 due_us=change.due_us,
                 priority=change.priority,
                 expires_us=change.expires_us,
+                start_us=change.start_us,
+                deadline_us=change.deadline_us,
                 namespace=namespace,
             )
             operation.act = act

@@ -251,6 +251,24 @@ class DeadlineSuite(StoreFixtures):
         store.group(ops.Reschedule(job.id, NOW, priority=2))
         assert due(store) == [(Item(job.id, Kind.START), START_BY + by), (Item(job.id, Kind.END), END_BY + by)]
 
+    def test_times_that_come_with_a_new_start_are_not_moved(self, store: Store) -> None:
+        job = store.submitted(options=DATED, state=State.SCHEDULED, due_us=NOW + SECOND)
+        store.group(ops.Reschedule(job.id, NOW, due_us=NOW + 11 * SECOND, deadline_us=END_BY + 7))
+        assert store.present(job.id).options == Options(start_us=START_BY + 10 * SECOND, deadline_us=END_BY + 7)
+        assert due(store) == [(Item(job.id, Kind.START), START_BY + 10 * SECOND), (Item(job.id, Kind.END), END_BY + 7)]
+        store.group(ops.Reschedule(job.id, NOW, priority=2, start_us=0))
+        assert due(store) == [(Item(job.id, Kind.END), END_BY + 7)]
+        without = store.submitted()
+        store.group(ops.Reschedule(without.id, NOW, priority=0, start_us=START_BY))
+        stored = store.present(without.id)
+        assert (stored.options, stored.priority) == (Options(start_us=START_BY), 0)
+
+    def test_a_job_that_has_begun_gets_no_time_with_a_new_start(self, store: Store) -> None:
+        job = store.leased()
+        store.assign(job)
+        store.group(ops.Reschedule(job.id, NOW, due_us=NOW + SECOND, deadline_us=END_BY))
+        assert (due(store), store.present(job.id).options) == ([], None)
+
     def test_a_job_that_was_due_at_its_submit_moves_from_there(self, store: Store) -> None:
         job = store.submitted(options=DATED)
         store.group(ops.Reschedule(job.id, NOW + SECOND, due_us=NOW + 3 * SECOND))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,6 +15,7 @@ from mainspring.api.submitting import JobOptions, RunJob, Submit
 from mainspring.errors import StoreFullError
 from mainspring.features import Feature
 from mainspring.jobs.model import State, failure
+from mainspring.jobs.requests import JobChanges
 
 from .a_node import UNKNOWN_HANDLE, Node, opened, run
 
@@ -241,6 +243,31 @@ def test_a_running_job_gets_a_deadline_and_an_ended_one_does_not() -> None:
             assert (await node.api.call(jobs.ShowJob(running))).deadline_at == "2023-11-14T22:14:20.000000Z"
             await node.api.call(jobs.CancelJob(other))
             assert await node.code(jobs.UpdateJob(other, deadline=60)) is Code.CONFLICT
+
+    run(test())
+
+
+def test_a_start_and_a_deadline_are_changed_in_one_operation_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(JobChanges, "redate")
+
+    async def test() -> None:
+        async with opened() as node:
+            handle = (await node.api.call(Submit(b"f", b"", options=JobOptions(start_within=5, deadline=60)))).handle
+            run_at = datetime(2023, 11, 14, 23, 0, tzinfo=UTC)
+            await node.api.call(jobs.UpdateJob(handle, run_at=run_at, deadline=90))
+            shown = await node.api.call(jobs.ShowJob(handle))
+            assert (shown.run_at, shown.start_by, shown.deadline_at) == (
+                "2023-11-14T23:00:00.000000Z",
+                "2023-11-14T23:00:05.000000Z",
+                "2023-11-14T23:01:30.000000Z",
+            ), "from the new start on"
+            await node.api.call(jobs.UpdateJob(handle, expires_at=None, start_within=None))
+            assert (await node.api.call(jobs.ShowJob(handle))).start_by is None
+            node.worker(b"g")
+            running = await node.submit(b"g")
+            assert await node.code(jobs.UpdateJob(running, priority="high", deadline=60)) is Code.CONFLICT
+            shown = await node.api.call(jobs.ShowJob(running))
+            assert (shown.priority, shown.deadline_at) == ("normal", None)
 
     run(test())
 

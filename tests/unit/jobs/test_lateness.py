@@ -89,6 +89,19 @@ def test_the_start_of_a_job_that_has_begun_does_not_move() -> None:
     assert change.options == Options(start_us=50, deadline_us=95)
 
 
+def test_given_times_are_in_place_of_moved_ones() -> None:
+    change = moved(job(), 5, 1000, deadline_us=70)
+    assert change is not None
+    assert change == (Options(start_us=55, deadline_us=70), [DueRow(1, Kind.END, 70)], [])
+    change = moved(job(), 5, 0, start_us=0, deadline_us=90)
+    assert change is not None
+    assert change == (Options(deadline_us=90), [], [Kind.START])
+    assert moved(job(None), 5, 0) is None
+    change = moved(job(None), 0, 0, start_us=7)
+    assert change is not None
+    assert change.rows == [DueRow(1, Kind.START, 7)]
+
+
 def test_times_count_from_the_due_time() -> None:
     assert base_us(job()) == 10
     assert base_us(job(due_us=30)) == 30

@@ -266,7 +266,7 @@ def _set_progress(details: JobDetails, done: int, total: int, text: str) -> None
 _NO_OPTIONS = Options()
 
 
-def _time_within(request: UpdateJob, name: str, now_us: int) -> int | None:
+def _time_within(request: UpdateJob, name: str, base_us: int) -> int | None:
     """Return the time that a duration of a request sets, 0 for none; None if the request leaves it as it is."""
     seconds = getattr(request, name)
     if seconds is UNSET:
@@ -274,7 +274,7 @@ def _time_within(request: UpdateJob, name: str, now_us: int) -> int | None:
     if seconds is None:
         return 0
     check_seconds(request, name)
-    return now_us + duration_us(seconds)
+    return base_us + duration_us(seconds)
 
 
 class JobChangeCalls:
@@ -318,23 +318,27 @@ class JobChangeCalls:
         return await act_if_new(call.once, retry, partial(info_of, self._service))
 
     async def _update(self, request: UpdateJob, call: Call) -> JobInfo:
-        redated = request.start_within is not UNSET or request.deadline is not UNSET
-        if not redated or (request.run_at, request.priority, request.expires_at) != (UNSET, UNSET, UNSET):
-            changed = await self._change(request, call)
-            if not redated:
-                return changed
-        now_us = to_us(self._service.clock.wall())
+        base_us = to_us(self._service.clock.wall())
+        if request.run_at is not UNSET:
+            base_us = max(base_us, self._time_us("run_at", request.run_at.timestamp()))
         times = {
-            "start_us": _time_within(request, "start_within", now_us),
-            "deadline_us": _time_within(request, "deadline", now_us),
+            "start_us": _time_within(request, "start_within", base_us),
+            "deadline_us": _time_within(request, "deadline", base_us),
         }
+        if (
+            request.run_at is not UNSET
+            or request.priority is not UNSET
+            or request.expires_at is not UNSET
+            or not any(at is not None for at in times.values())
+        ):
+            return await self._change(request, times, call)
         act = call.act(after={name: at for name, at in times.items() if at is not None})
         job_id = self._lookup.job_id(request.handle)
         return info_of(
             self._service, await self._service.changes.redate(job_id, **times, act=act, namespace=request.namespace)
         )
 
-    async def _change(self, request: UpdateJob, call: Call) -> JobInfo:
+    async def _change(self, request: UpdateJob, times: Mapping[str, int | None], call: Call) -> JobInfo:
         expires_at = request.expires_at
         return await self._reschedule(
             request,
@@ -346,6 +350,7 @@ class JobChangeCalls:
                 else 0
                 if expires_at is None
                 else self._time_us("expires_at", expires_at.timestamp()),
+                **times,
             ),
             call,
         )

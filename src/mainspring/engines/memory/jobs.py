@@ -17,7 +17,7 @@ from mainspring.engines.memory.tables import Pending
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.job_events import add_hidden, of_settlement
-from mainspring.jobs.lateness import base_us, is_dated, moved, redated, rows_of
+from mainspring.jobs.lateness import is_dated, moved, redated, rows_of
 from mainspring.jobs.model import NO_UNIQUE, RUNS, Job, Priority, State
 from mainspring.jobs.owners import AttemptEnded, Ended, Started, note
 from mainspring.jobs.rules import Event
@@ -309,8 +309,8 @@ def reschedule(tables: Tables, operation: ops.Reschedule) -> ops.Rescheduled:
     if before > PENDING:
         return ops.Rescheduled(copy(job), before, priority)
     tables.counts.add(job.function, before, priority, -1)
+    deadlines.redate(tables, job, operation.redated(job))
     if operation.due_us is not None:
-        deadlines.redate(tables, job, moved(job, operation.due_us - base_us(job), operation.now_us))
         job.due_us = operation.due_us
     if operation.priority is not None:
         job.priority = operation.priority

@@ -21,7 +21,7 @@ from mainspring.engines.sql.deadlines import DeadlineRows
 from mainspring.errors import StoreError
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
-from mainspring.jobs.lateness import base_us, moved, redated
+from mainspring.jobs.lateness import redated
 from mainspring.jobs.model import State
 from mainspring.jobs.owners import Ended, note
 from mainspring.jobs.rules import Event
@@ -207,10 +207,8 @@ async def _reschedule(tx: Transaction, job_id: int, operation: ops.Reschedule) -
         job = (await look_up(tx, [job_id], operation.namespace)).get(job_id)
         return ops.Rescheduled(job, State.LEASED if job is None else max(job.state, State.LEASED), 0)
     (changed,) = await transaction.stored_jobs(tx, records)
-    if operation.due_us is not None:
-        before = replace(changed, due_us=records[0][_DUE_BEFORE] or 0)
-        change = moved(before, operation.due_us - base_us(before), operation.now_us)
-        await deadlines.redate(tx, changed, change, transaction.stored_options)
+    before = replace(changed, due_us=records[0][_DUE_BEFORE] or 0)
+    await deadlines.redate(tx, changed, operation.redated(before), transaction.stored_options)
     _count(tx, records[0], changed)
     return ops.Rescheduled(changed, records[0][_STATE_BEFORE], records[0][_PRIORITY])
 

@@ -16,7 +16,7 @@ from mainspring.engines.sqlite.statements import SQL
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.job_events import add_hidden, of_settlement
-from mainspring.jobs.lateness import base_us, is_dated, moved, redated, rows_of
+from mainspring.jobs.lateness import is_dated, moved, redated, rows_of
 from mainspring.jobs.model import (
     RUNS,
     Job,
@@ -480,9 +480,7 @@ def _reschedule(tx: Transaction, job: Job | None, operation: ops.Reschedule) -> 
     if before > State.PENDING:
         return ops.Rescheduled(job, before, priority)
     after = rules.rescheduled(before, operation.due_us, operation.now_us)
-    if operation.due_us is not None:
-        change = moved(job, operation.due_us - base_us(job), operation.now_us)
-        run_synchronously(deadlines.redate(tx, job, change, _encoded))
+    run_synchronously(deadlines.redate(tx, job, operation.redated(job), _encoded))
     tx.cursor.execute(
         SQL["reschedule"], (operation.id, after, operation.due_us, operation.priority, operation.expires_us)
     )

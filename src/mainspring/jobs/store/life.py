@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from mainspring.access.audit import Acting
 from mainspring.event_log import types
 from mainspring.jobs.job_events import by, having_events, of_job, of_settlement
+from mainspring.jobs.lateness import base_us, moved
 from mainspring.jobs.model import State
 from mainspring.namespaces import DEFAULT
 from mainspring.storage.engine import Operation, Phase
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from mainspring.access.caller import Act
     from mainspring.access.idempotency import KeyedAct
     from mainspring.event_log.interests import NewEvent
+    from mainspring.jobs.lateness import Redated
     from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.rules import Settlement
 
@@ -227,8 +229,9 @@ class Reschedule(Acting):
     """Change when a waiting job starts, its priority, or when it expires; None leaves a value unchanged.
 
     With ``due_us``, the job is SCHEDULED if that is after ``now_us``, and PENDING otherwise; the times by which it should have
-    begun and ended move as its due time does (`jobs.lateness.moved`). An ``expires_us`` of 0 means that it
-    does not expire. Guard: SCHEDULED or PENDING, in the namespace. Outcome: ``Rescheduled``.
+    begun and ended move as its due time does (`jobs.lateness.moved`), unless ``start_us`` or ``deadline_us`` sets them, as of
+    `Redate`. An ``expires_us`` of 0 means that it does not expire. Guard: SCHEDULED or PENDING, in the namespace.
+    Outcome: ``Rescheduled``.
     """
 
     phase = Phase.CANCEL
@@ -239,11 +242,18 @@ class Reschedule(Acting):
     due_us: int | None = None
     priority: int | None = None
     expires_us: int | None = None
+    start_us: int | None = None
+    deadline_us: int | None = None
     namespace: str = DEFAULT
 
     def recorded(self, outcome: Rescheduled) -> Act | None:
         """Return the act, if the job waited."""
         return self.act if outcome.job is not None and outcome.before <= State.PENDING else None
+
+    def redated(self, before: Job) -> Redated | None:
+        """Return the change of the times of a job, as it was before."""
+        by_us = 0 if self.due_us is None else self.due_us - base_us(before)
+        return moved(before, by_us, self.now_us, self.start_us, self.deadline_us)
 
     def caused(self, outcome: Rescheduled) -> Iterator[NewEvent | None]:
         """Yield the event of a waiting job that was postponed; one that begins sooner has none."""
