@@ -115,17 +115,20 @@ class CurrentInterests:
 
     def __init__(self) -> None:
         self.now = NOTHING
-        self._on_written: Callable[[], object] = _nothing
+        self._on_written: Callable[[bool], object] = lambda _: None
         self._on_changed: Callable[[], object] = _nothing
 
-    def subscribe(self, on_written: Callable[[], object], on_changed: Callable[[], object]) -> None:
-        """Call functions on the node's thread: after each commit of events, and when another node has changed interests."""
+    def subscribe(self, on_written: Callable[[bool], object], on_changed: Callable[[], object]) -> None:
+        """Call functions on the node's thread: after each commit of events, and when another node has changed interests.
+
+        ``on_written`` gets whether the events have their numbers.
+        """
         self._on_written = on_written
         self._on_changed = on_changed
 
-    def written(self) -> None:
-        """Report that events were committed."""
-        self._on_written()
+    def written(self, *, numbered: bool) -> None:
+        """Report that events were committed, and whether they have their numbers."""
+        self._on_written(numbered)
 
     def changed(self) -> None:
         """Report that another node has changed interests."""

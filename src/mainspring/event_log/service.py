@@ -114,9 +114,9 @@ class EventLog:
 
     # ---- growth ----
 
-    def written(self) -> None:
-        """Note that a group of this node has committed events."""
-        if self._first is None:
+    def written(self, numbered: bool) -> None:
+        """Note that a group of this node has committed events, and whether they have their numbers."""
+        if numbered:
             self._grown()
         elif self._is_numbering:
             self._has_more = True

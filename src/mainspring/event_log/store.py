@@ -1,7 +1,7 @@
 """The port of the event log: its operations on a store, with their outcomes, and its queries.
 
 An event is written in the transaction of its cause, and gets its number there or, on a store whose transactions commit side by
-side, a moment later (`NumberEvents`): a reader that goes on behind a number must not miss an event whose transaction was slower.
+side, perhaps a moment later (`NumberEvents`): a reader that goes on behind a number must not miss a slower transaction's event.
 The events of one job are numbered in the order of their causes.
 """
 
@@ -326,6 +326,21 @@ class ListEvents(PageQuery[Event], frozen=True, kw_only=True):
         )
 
 
+class LogPart(NamedTuple):
+    """The answer to `ReadLog`."""
+
+    ends: LogEnds
+    page: Page[Event]
+    """Without items if there is no event behind the number."""
+
+
+class ReadLog(Query[LogPart], frozen=True):
+    """Read the events behind a number, and the ends of the log at the same moment: they tell whether events were missed."""
+
+    events: ListEvents
+    """Its ``after`` is a number."""
+
+
 PART: Final = 500
 """Rows that are read at a time."""
 
@@ -335,6 +350,11 @@ async def list_events(
 ) -> Page[Event]:
     """Answer a query. ``read`` returns at most a number of events behind a place (None: from the end), in the query's order."""
     return await matching(query, meter, query.matches, read, PART)
+
+
+async def read_log(query: ReadLog, ends: LogEnds, read: Callable[[ListEvents], Awaitable[Page[Event]]]) -> LogPart:
+    """Answer a query; ``read`` answers the one for events, if there are any."""
+    return LogPart(ends, await read(query.events) if query.events.after < ends.last else Page([]))
 
 
 class EventEngine(Protocol):

@@ -13,7 +13,7 @@ import structlog
 from mainspring.callbacks import shielded
 from mainspring.clock import to_us
 from mainspring.errors import NotFoundError
-from mainspring.event_log.store import ListEvents, ShowLogEnds
+from mainspring.event_log.store import ListEvents, ReadLog
 from mainspring.jobs.model import MOST_DEPTH
 from mainspring.subscriptions.model import Delivery
 from mainspring.subscriptions.store import (
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
     from mainspring.event_log.service import EventLog
-    from mainspring.event_log.store import Event, LogEnds
+    from mainspring.event_log.store import Event, LogEnds, LogPart
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.engine import Page
     from mainspring.storage.reads import Reads
@@ -267,16 +267,19 @@ class Deliverer:
     def _begin(self) -> None:
         if self._timer is not None:
             self._pauses_until = self._timer.now()
-        if self._active() and not self._paused():
+        active = self._active()
+        if active and not self._paused():
             self._is_busy, self._is_due = True, False
-            self._reads.ask(ShowLogEnds(), self._ends_read, self._failed)
+            types = frozenset[str]().union(*(one.subscription.interest.types for one in active))
+            start = min(self._seen[one.subscription.id] for one in active)
+            query = ListEvents(after=start, limit=PORTION, types=types)
+            self._reads.ask(ReadLog(query), lambda part: self._read(query, part), self._failed)
 
     def _active(self) -> list[Subscribed]:
         return [one for one in self._stored.values() if not one.subscription.paused]
 
-    def _ends_read(self, ends: LogEnds) -> None:
-        active = self._active()
-        for one in active:
+    def _note_missed(self, ends: LogEnds) -> None:
+        for one in self._active():
             name = one.subscription.id
             if self._seen[name] < ends.swept:
                 self._missed[name] = ends.swept
@@ -288,21 +291,13 @@ class Deliverer:
                     remedy="keep events for longer, with --event-retention and --event-limit",
                 )
                 self._seen[name] = ends.swept
-        start = min((self._seen[one.subscription.id] for one in active), default=ends.last)
-        if start >= ends.last:
-            self._deliver({}, more=False)
-            return
-        types = frozenset[str]().union(*(one.subscription.interest.types for one in active))
-        query = ListEvents(after=start, limit=PORTION, types=types)
-        self._reads.ask(query, lambda page: self._read(query, start, ends.last, page), self._failed)
 
-    def _read(self, query: ListEvents, start: int, last: int, page: Page[Event]) -> None:
-        # A page that has an end has looked at all events that there were; more may have come since the ends were read.
+    def _read(self, query: ListEvents, part: LogPart) -> None:
+        start, last, page = query.after, part.ends.last, part.page
+        self._note_missed(part.ends)
         if page.next is None:  # otherwise there are more already
             self._pauses_until += min(PAUSE * len(page.items), MOST_PAUSE)
         to = max(last, start) if page.next is None else int(page.next)
-        if page.items:
-            to = max(to, page.items[-1].number)
         deliveries: dict[str, list[Delivery]] = {}
         for one in self._active():
             name = one.subscription.id

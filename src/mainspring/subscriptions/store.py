@@ -136,11 +136,11 @@ class SubscriptionTables(SliceTransaction, Protocol):
     async def add(self, deliveries: Sequence[Delivery]) -> None:
         """Write deliveries, but for those that there are."""
 
-    async def end(self, subscription: str, subject: int, number: int) -> bool:
-        """Delete a delivery; return whether there was one."""
+    async def end(self, keys: Collection[tuple[str, int, int]]) -> set[tuple[str, int, int]]:
+        """Delete deliveries, given by subscription, subject and number; return those that there were."""
 
-    async def next(self, subscription: str, subject: int) -> Delivery | None:
-        """Return the first delivery of a subscription about a subject."""
+    async def next(self, keys: Collection[tuple[str, int]]) -> Sequence[Delivery]:
+        """Return the first deliveries of subscriptions about subjects, as far as there are any."""
 
     async def become_job(self, delivery: Delivery) -> None:
         """Write the job of a delivery that has waited."""

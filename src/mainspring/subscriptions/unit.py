@@ -59,10 +59,12 @@ class SubscriptionUnit:
     async def _end(self, ended: Sequence[tuple[str, int, int, int, int]]) -> int:
         """End deliveries, each given by subscription, subject, number, state of its job, and time; return how many there were."""
         stored = dict(await self._tables.load(sorted({one[0] for one in ended})))
+        gone = await self._tables.end(sorted({one[:3] for one in ended if one[1]}))
+        following = {(one.subscription, one.subject): one for one in await self._tables.next({one[:2] for one in gone})}
         counted = 0
         changed: dict[str, Subscribed] = {}
         for name, subject, number, state, now_us in ended:
-            if subject and not await self._tables.end(name, subject, number):
+            if subject and (name, subject, number) not in gone:
                 continue
             counted += 1
             one = stored.get(name)
@@ -72,7 +74,7 @@ class SubscriptionUnit:
             if after is not one:
                 stored[name] = changed[name] = after
                 self._note_pause(one, after)
-            if subject and (waiting := await self._tables.next(name, subject)) is not None and not waiting.job:
+            if (waiting := following.pop((name, subject), None)) is not None and not waiting.job:
                 job = self._job(waiting, one.subscription, now_us)
                 await self._tables.become_job(waiting._replace(job=job.id))
         await self._tables.save(changed.values())

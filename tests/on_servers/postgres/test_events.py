@@ -1,4 +1,4 @@
-"""Events on PostgreSQL get their numbers after their transactions, so that no reader misses one that was slow."""
+"""One transaction at a time numbers events on PostgreSQL, so that no reader misses one that was slow."""
 
 from __future__ import annotations
 
@@ -86,6 +86,25 @@ def test_a_node_numbers_behind_another_one_that_has_not_committed(database: str)
                 await waiting_for_locks(third)
             assert await numbering == 1
             assert [event.number for event in await behind(one, 0)] == [1, 2]
+
+    asyncio.run(test())
+
+
+def test_a_group_numbers_its_events_unless_another_transaction_numbers_some(database: str) -> None:
+    async def test() -> None:
+        async with node(database) as one, session(database) as other, asyncio.timeout(20):
+            await want(one)
+            first, second, third = await leased(one, 3)
+            await one.group(ops.Settle([done(first)]))
+            assert [event.job for event in await behind(one, 0)] == [first.id]
+            async with other.transaction():
+                await other.execute(SQL["lock_event_ends"])
+                await one.group(ops.Settle([done(second)]))  # it waits for nobody
+                assert [event.job for event in await behind(one, 0)] == [first.id]
+            await one.group(ops.Settle([done(third)]))
+            assert [event.job for event in await behind(one, 0)] == [first.id], "an earlier event has no number yet"
+            assert await number(one) == 2
+            assert [event.job for event in await behind(one, 0)] == [first.id, second.id, third.id]
 
     asyncio.run(test())
 

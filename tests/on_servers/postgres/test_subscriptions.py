@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mainspring.engines.postgres.transaction import SQL
 from mainspring.event_log.interests import Interest
 from mainspring.event_log.types import types_of
 from mainspring.subscriptions.model import Delivery, Subscription, Target
@@ -69,5 +70,26 @@ def test_two_nodes_deliver_each_event_once(database: str, round_: int) -> None:
             assert sorted(len(found) for (found,) in late) == [0, 1]
             ((found,),) = await one.group(one.claim(function=b"tell"))
             assert [job.payload for job in found] == [b"[%d]" % number for number in range(1, 21)]
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("name", ["end_deliveries", "next_deliveries", "under_way"])
+def test_deliveries_are_found_by_the_index(database: str, name: str) -> None:
+    """However many wait: each look of a node asks for some."""
+
+    async def test() -> None:
+        async with node(database), session(database) as other:
+            await other.execute(
+                "INSERT INTO deliveries SELECT 'listener:a:x', n, n, n, 0, '' FROM generate_series(1, 20000) AS n;"
+                " ANALYZE deliveries"
+            )
+            values = (["listener:a:x"] * 3, [1, 2, 3], *([[1, 2, 3]] if name == "end_deliveries" else []))
+            for mode in ("custom", "generic"):
+                await other.execute(f"SET plan_cache_mode = force_{mode}_plan")
+                statement = await other.prepare(f"EXPLAIN {SQL[name]}")
+                plan = "\n".join(row[0] for row in await statement.fetch(*values))
+                assert "deliveries_pkey" in plan, (mode, plan)
+                assert "Seq Scan" not in plan, (mode, plan)
 
     asyncio.run(test())

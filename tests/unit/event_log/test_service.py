@@ -187,14 +187,14 @@ def test_a_reader_that_waits_is_called_at_new_events_and_once_a_second(store: St
 
     CallInProgress(wait(), lambda _: None, raised)
     assert store.log.is_read
-    store.log.written()
+    store.log.written(numbered=True)
     assert len(called) == 1
     CallInProgress(wait(), lambda _: None, raised)
     store.clock.advance(1)
     store.log.tick()
     assert len(called) == 2
     seen = store.log.growths
-    store.log.written()
+    store.log.written(numbered=True)
     CallInProgress(store.log.grown(seen), lambda _: called.append(seen), raised)  # it has grown since
     assert len(called) == 3
 

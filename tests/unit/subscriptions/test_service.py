@@ -194,7 +194,7 @@ def test_another_node_delivers_what_a_node_has_recorded_before_its_end(node: Eve
     node.subscribe()
     other = EventNode(node)
     assert isinstance(node.engine, MemoryEngine)
-    node.engine.interests.subscribe(lambda: None, lambda: None)  # it ends between the commit and the delivery
+    node.engine.interests.subscribe(lambda _: None, lambda: None)  # it ends between the commit and the delivery
     node.fails()
     assert other.delivered() == []
     other.pass_time(RELOAD_INTERVAL + 2 * LOOK_INTERVAL)

@@ -40,7 +40,7 @@ from mainspring.callbacks import Callback, CallInProgress
 from mainspring.clock import MICROSECONDS
 from mainspring.errors import UsageError
 from mainspring.event_log.interests import Interest
-from mainspring.event_log.store import CURSOR, StoredInterest
+from mainspring.event_log.store import CURSOR, ReadLog, StoredInterest
 from mainspring.event_log.store import ListEvents as StoredEvents
 from mainspring.event_log.types import ACTED, TYPES, Subject, types_of
 from mainspring.event_log.types import RUNS as RUN_TYPES
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from mainspring.callbacks import Ask
     from mainspring.clock import Clock
     from mainspring.event_log.service import EventLog
-    from mainspring.event_log.store import Event, LogEnds
+    from mainspring.event_log.store import Event, LogEnds, LogPart
     from mainspring.ids import Handles
 
 RENEW_INTERVAL: Final = 120.0
@@ -221,16 +221,13 @@ class EventCalls:
 
     async def _read(self, query: StoredEvents, place: int) -> _Read | None:
         """Read behind a place; None if some of the events there were deleted."""
-        ends: LogEnds = await self._log.shared_ends()
-        if ends.last <= place:
-            return _Read([], place, has_more=False)
-        page = await self._log.read(replace(query, after=place))
-        # Afterwards, because events may be deleted while the page is read.
-        if (await self._log.ends()).swept > place:
+        part: LogPart = await self._log.read(ReadLog(replace(query, after=place)))
+        if part.ends.swept > place:
             return None
+        page = part.page
         if page.next is not None:
             return _Read(page.items, page.next, has_more=True)
-        return _Read(page.items, max([ends.last, *(event.number for event in page.items[-1:])]), has_more=False)
+        return _Read(page.items, max(part.ends.last, place), has_more=False)
 
     # ---- streams ----
 

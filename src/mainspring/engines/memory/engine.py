@@ -305,7 +305,7 @@ class Runner:
             new_events += events.count_dead_letters(tables)
         if new_events:
             events.append(tables, new_events)
-            tx.commits.append(tables.current_interests.written)
+            tx.commits.append(lambda: tables.current_interests.written(numbered=True))
         if keyed is not None:
             run_synchronously(keyed.keep())
         for function in tx.commits:

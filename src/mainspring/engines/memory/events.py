@@ -16,9 +16,11 @@ from mainspring.event_log.store import (
     Event,
     ListEvents,
     LogEnds,
+    LogPart,
     MoveCursor,
     Numbered,
     NumberEvents,
+    ReadLog,
     RecordEvents,
     RecordSeries,
     SaveInterests,
@@ -28,6 +30,7 @@ from mainspring.event_log.store import (
     about_of,
     begun,
     list_events,
+    read_log,
 )
 from mainspring.jobs.model import State
 
@@ -156,6 +159,11 @@ async def _list(tables: Tables, query: ListEvents, meter: Meter) -> Page[Event]:
     return await list_events(query, meter, read)
 
 
+async def _read_log(tables: Tables, query: ReadLog, meter: Meter) -> LogPart:
+    ends = await _show_ends(tables, ShowLogEnds(), meter)
+    return await read_log(query, ends, lambda events: _list(tables, events, meter))
+
+
 def _number_of(event: Event) -> int:
     return event.number
 
@@ -173,4 +181,5 @@ READERS: Final[dict[type[Query[Any]], Callable[[Tables, Any, Meter], Coroutine[A
     ShowInterests: _show_interests,
     ShowLogEnds: _show_ends,
     ListEvents: _list,
+    ReadLog: _read_log,
 }

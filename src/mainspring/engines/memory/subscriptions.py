@@ -52,16 +52,19 @@ class MemorySubscriptions(MemoryGround):
             if all(other.number != one.number for other in of_subject):
                 of_subject.append(one)
 
-    async def end(self, subscription: str, subject: int, number: int) -> bool:
-        deliveries = self._tables.deliveries
-        before = deliveries.pop((subscription, subject), [])
-        after = [one for one in before if one.number != number]
-        if after:
-            deliveries[subscription, subject] = after
-        return len(after) < len(before)
+    async def end(self, keys: Collection[tuple[str, int, int]]) -> set[tuple[str, int, int]]:
+        deliveries, gone = self._tables.deliveries, set()
+        for name, subject, number in keys:
+            before = deliveries.pop((name, subject), [])
+            after = [one for one in before if one.number != number]
+            if after:
+                deliveries[name, subject] = after
+            if len(after) < len(before):
+                gone.add((name, subject, number))
+        return gone
 
-    async def next(self, subscription: str, subject: int) -> Delivery | None:
-        return next(iter(self._tables.deliveries.get((subscription, subject), ())), None)
+    async def next(self, keys: Collection[tuple[str, int]]) -> Sequence[Delivery]:
+        return [self._tables.deliveries[key][0] for key in keys if key in self._tables.deliveries]
 
     async def become_job(self, delivery: Delivery) -> None:
         self._tables.deliveries[delivery.subscription, delivery.subject][0] = delivery

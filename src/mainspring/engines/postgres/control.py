@@ -346,7 +346,7 @@ class Membership:
         """End a term, and terminate the session of a group that does not end by itself; see ``MembershipPort``."""
         ended = await self._control.run(lambda connection: self._end(connection, term, counter), END_TIMEOUT)
         if ended and NODE_DEAD in self._interests.now.types:
-            self._interests.written()
+            self._interests.written(numbered=False)
         return ended
 
     async def _end(self, connection: Connection[Record], term: int, counter: int | None) -> bool:
@@ -371,7 +371,7 @@ class Membership:
             why = node_events.LATE if name == self._node else node_events.REMOVED
         event = node_events.dead(name, why, jobs=jobs, by=self._node)
         if interests.wants(event):
-            await events.append(Statements(connection), [event])
+            await events.append_unnumbered(Statements(connection), [event])
 
     async def abandoned(self) -> list[int]:
         """Return the ended terms that still have jobs or waiters."""

@@ -206,7 +206,7 @@ class PostgresEngine:
             self.interests.use((await events.all_interests(sql)).at(0))
             joined = node_events.joined(node)
             if self.interests.now.wants(joined):
-                await events.append(sql, [joined])
+                await events.append_unnumbered(sql, [joined])
         for number, name in await connection.fetch(_SQL["terms"]):
             self._nodes[number] = name
         return term

@@ -7,6 +7,20 @@ UPDATE event_ends SET last = last + 1;
 -- name: append_events
 INSERT INTO new_events (namespace, type, function, subject, job, fields) {rows(text, text, text, text, bigint, bytea)};
 
+-- The next number, with the lock on it until the transaction ends. No row while another transaction has the lock, or earlier events
+-- have no numbers: all earlier events of the jobs of this transaction are seen here, because it has waited for the rows of the jobs.
+-- name: next_event
+SELECT last + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM event_ends
+WHERE NOT EXISTS (SELECT FROM new_events) FOR UPDATE SKIP LOCKED;
+
+-- name: append_numbered_events
+WITH added AS (
+    INSERT INTO events (number, at_us, namespace, type, function, subject, job, fields)
+    {rows(bigint, bigint, text, text, text, text, bigint, bytea)}
+    RETURNING number
+)
+UPDATE event_ends SET last = (SELECT max(number) FROM added);
+
 -- A statement of its own: only later ones see the numbers of the transaction that had the lock before. Without the lock, the primary
 -- key would refuse numbers that two transactions give, and the group would run again.
 -- name: lock_event_ends

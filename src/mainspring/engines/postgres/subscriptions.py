@@ -18,15 +18,34 @@ from mainspring.subscriptions.store import Deliver, Redeliver, RemoveSubscriptio
 from mainspring.subscriptions.unit import SubscriptionUnit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from mainspring.engines.postgres.transaction import Transaction
     from mainspring.jobs.model import Job
     from mainspring.storage.engine import Plan
+    from mainspring.subscriptions.model import Subscribed
 
 
 class PostgresSubscriptions(PostgresGround, SubscriptionRows):
     """The tables of subscriptions in one attempt to run a group."""
+
+    def __init__(self, tx: Transaction) -> None:
+        super().__init__(tx)
+        self._locked: dict[str, Subscribed] = {}
+        """Rows that this transaction has locked, as they are now."""
+
+    async def load(self, ids: Collection[str]) -> Mapping[str, Subscribed]:
+        self._locked |= await super().load([name for name in ids if name not in self._locked])
+        return {name: self._locked[name] for name in ids if name in self._locked}
+
+    async def save(self, subscribed: Iterable[Subscribed]) -> None:
+        saved = [*subscribed]
+        await super().save(saved)
+        self._locked |= {one.subscription.id: one for one in saved}
+
+    async def remove(self, id: str) -> None:  # noqa: A002 - as in the port
+        await super().remove(id)
+        self._locked.pop(id, None)
 
     async def look_up(self, ids: Iterable[int]) -> Mapping[int, Job]:
         return await look_up(self._tx, ids)

@@ -192,11 +192,11 @@ class Runner:
         new_events = tx.events.take(plan, outcomes, map(event_of, acts))
         if tx.events.has_dead_letters:
             new_events += await events.count_dead_letters(tx, lists.dead_letters_left)
-        if new_events:
-            await events.append(tx.sql, new_events)
-            tx.commits.append(tx.interests.written)
         if keyed is not None:
             await keyed.keep()
+        if new_events:
+            numbered = await events.append(tx.sql, new_events)
+            tx.commits.append(lambda: tx.interests.written(numbered=numbered))
         return outcomes
 
     async def compose_warm(self, tx: Transaction, plan: Plan, size: int, number: int) -> WarmGroup | None:

@@ -12,7 +12,9 @@ from mainspring.event_log.store import (
     Event,
     ListEvents,
     LogEnds,
+    LogPart,
     MoveCursor,
+    ReadLog,
     RecordEvents,
     RecordSeries,
     SaveInterests,
@@ -26,6 +28,7 @@ from mainspring.event_log.store import (
     interest_of,
     list_events,
     numbers_in,
+    read_log,
     row_of,
 )
 
@@ -63,8 +66,24 @@ async def _count_series(sql: Statements, key: bytes, new: int, at_us: int, pause
     return series.Series(*await sql.first("count_series", key, new, at_us, at_us - pause_us))
 
 
-async def append(sql: Statements, events: Sequence[NewEvent]) -> None:
-    """Write new events, in their order."""
+async def append(sql: Statements, events: Sequence[NewEvent]) -> bool:
+    """Write new events, in their order, and return whether they have got their numbers.
+
+    Call it last in a group: on a shared store no other transaction numbers events from here on. If one does at the moment, or if
+    earlier events still have no numbers, these wait with them for `NumberEvents`.
+    """
+    place = await sql.first("next_event")
+    if place is None:
+        await append_unnumbered(sql, events)
+        return False
+    number, at_us = place
+    rows = [(at, at_us, *row_of(event)) for at, event in enumerate(events, number)]
+    await sql.many("append_numbered_events", rows)
+    return True
+
+
+async def append_unnumbered(sql: Statements, events: Sequence[NewEvent]) -> None:
+    """Write new events of a shared store, for `NumberEvents`."""
     await sql.many("append_events", map(row_of, events))
 
 
@@ -166,6 +185,10 @@ async def _list(tx: Transaction, query: ListEvents, meter: Meter) -> Page[Event]
     return page
 
 
+async def _read_log(tx: Transaction, query: ReadLog, meter: Meter) -> LogPart:
+    return await read_log(query, await ends(tx.sql), lambda events: _list(tx, events, meter))
+
+
 HANDLERS: Final[Handlers] = {
     SaveInterests: save,
     MoveCursor: _move,
@@ -175,4 +198,9 @@ HANDLERS: Final[Handlers] = {
     SweepEvents: _sweep,
 }
 """Each engine has its own of `NumberEvents`."""
-READERS: Final[Readers] = {ShowInterests: _show_interests, ShowLogEnds: _show_ends, ListEvents: _list}
+READERS: Final[Readers] = {
+    ShowInterests: _show_interests,
+    ShowLogEnds: _show_ends,
+    ListEvents: _list,
+    ReadLog: _read_log,
+}

@@ -54,11 +54,7 @@ class SubscriptionRows:
         await events.save(self._tx, [SaveInterests(now_us, saved, removed)])
 
     async def under_way(self, keys: Collection[tuple[str, int]]) -> set[tuple[str, int]]:
-        if not keys:
-            return set()
-        sql = self._sql
-        ids, subjects = sql.among({name for name, _ in keys}), sql.among({subject for _, subject in keys})
-        return {(name, subject) for name, subject in await sql.fetch("under_way", ids, subjects)}
+        return {(name, subject) for name, subject in await self._sql.each("under_way", keys)}
 
     async def add(self, deliveries: Sequence[Delivery]) -> None:
         rows = [
@@ -68,12 +64,11 @@ class SubscriptionRows:
         if rows:
             await self._sql.many("add_deliveries", rows)
 
-    async def end(self, subscription: str, subject: int, number: int) -> bool:
-        return bool(await self._sql.execute("end_delivery", subscription, subject, number))
+    async def end(self, keys: Collection[tuple[str, int, int]]) -> set[tuple[str, int, int]]:
+        return {(name, subject, number) for name, subject, number in await self._sql.each("end_deliveries", keys)}
 
-    async def next(self, subscription: str, subject: int) -> Delivery | None:
-        row = await self._sql.first("next_delivery", subscription, subject)
-        return None if row is None else Delivery(*row)
+    async def next(self, keys: Collection[tuple[str, int]]) -> Sequence[Delivery]:
+        return [Delivery(*row) for row in await self._sql.each("next_deliveries", keys)]
 
     async def become_job(self, delivery: Delivery) -> None:
         await self._sql.execute(

@@ -12,19 +12,9 @@ DELETE FROM subscriptions WHERE id = $1;
 -- name: remove_deliveries
 DELETE FROM deliveries WHERE subscription = $1;
 
--- name: under_way
-SELECT DISTINCT subscription, subject FROM deliveries WHERE subscription {among($1, text)} AND subject {among($2)};
-
 -- name: add_deliveries
 INSERT INTO deliveries (subscription, subject, number, job, depth, payload) {rows(text, bigint, bigint, bigint, bigint, bytea)}
 ON CONFLICT DO NOTHING;
-
--- name: end_delivery
-DELETE FROM deliveries WHERE subscription = $1 AND subject = $2 AND number = $3;
-
--- name: next_delivery
-SELECT subscription, subject, number, payload, depth, job FROM deliveries
-WHERE subscription = $1 AND subject = $2 ORDER BY number LIMIT 1;
 
 -- name: become_job
 UPDATE deliveries SET job = $4, payload = $5 WHERE subscription = $1 AND subject = $2 AND number = $3;

@@ -357,7 +357,7 @@ class SqliteEngine:
             new_events += run_synchronously(events.count_dead_letters(self._tx, _dead_letters_left))
         if new_events:
             run_synchronously(events.append(self._tx.sql, new_events))
-            self._tx.commits.append(self.interests.written)
+            self._tx.commits.append(lambda: self.interests.written(numbered=True))
         if keyed is not None:
             run_synchronously(keyed.keep())
         return outcomes

@@ -6,9 +6,11 @@ max(coalesce((SELECT max(number) FROM events), 0), (SELECT max(swept, given) FRO
 -- name: leave_out_number
 UPDATE event_ends SET given = {last} + 1;
 
--- name: append_events
-INSERT INTO events (number, at_us, namespace, type, function, subject, job, fields)
-VALUES ({last} + 1, CAST(unixepoch('subsec') * 1000000 AS INTEGER), $1, $2, $3, $4, $5, $6);
+-- name: next_event
+SELECT {last} + 1, CAST(unixepoch('subsec') * 1000000 AS INTEGER);
+
+-- name: append_numbered_events
+INSERT INTO events (number, at_us, namespace, type, function, subject, job, fields) VALUES ($1, $2, $3, $4, $5, $6, $7, $8);
 
 -- name: log_ends
 SELECT {last}, swept, changes FROM event_ends;

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
     from pathlib import Path
 
-    from mainspring.event_log.store import LogEnds
     from mainspring.server.build import Built
 
     from .a_client import Client
@@ -401,29 +400,6 @@ def test_many_filters_of_a_namespace_become_one(serve: Any) -> None:
             handle = await stored.cancelled(b"other")
             (event,) = await stored.rows(f"after={after}&function=other&type=job.*")
             assert event["job"] == handle
-
-    run(test())
-
-
-def test_a_reader_whose_events_were_deleted_while_they_were_read_learns_of_it(
-    serve: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def test() -> None:
-        async with serve() as stored:
-            after = await stored.begin("&type=job.*")
-            for _ in range(4):
-                await stored.cancelled()
-            log = stored.built.node.events
-            assert log is not None
-            ends: LogEnds = await awaited(log.ends())
-
-            async def earlier() -> LogEnds:
-                return ends
-
-            monkeypatch.setattr(log, "shared_ends", earlier)
-            await stored.swept(1)
-            gone = await stored.client.get(f"{EVENTS}?after={after}&type=job.*")
-            assert (gone.status, gone.problem) == (410, "events-gone")
 
     run(test())
 
