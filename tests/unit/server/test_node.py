@@ -6,6 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -22,6 +23,7 @@ from mainspring.jobs import maintenance, rules
 from mainspring.jobs.held import Ability, Worker
 from mainspring.jobs.model import Job, Options, Retry, State, failure
 from mainspring.jobs.store import Find
+from mainspring.nodes.model import Pace
 from mainspring.schedules import service as schedules
 from mainspring.server import metrics, node
 from mainspring.server.build import Built, open_node
@@ -454,6 +456,26 @@ def test_the_metrics_have_a_limit_of_functions(monkeypatch: pytest.MonkeyPatch) 
             names = {labels["function"] for labels, _ in measures["mainspring_jobs_live"]}
             assert names == {"f7", "f8", "f9"}
             assert len(measures["mainspring_jobs_waiting"]) == 9
+
+    run(test())
+
+
+def test_the_metrics_show_the_pace_of_the_worker_with_the_most_heartbeats() -> None:
+    async def test() -> None:
+        async with shown() as built:
+            assert figures(built)["mainspring_heartbeat_load_ratio"] == [({}, 0.0)]
+            most, latest = (
+                Pace(9, 10, 100.0, 90.0, 0.1, 3, 0, 0, full=True),
+                Pace(2, 9, 10.0, 1.0, 0.4, 0, 0, 0, full=False),
+            )
+            for pace in (None, most, latest):
+                peer = Mock(worker_side=Mock(pace=pace), silence=Mock(since_us=0))
+                built.node.face.peers.connected[peer] = None
+            measures = figures(built)
+            built.node.face.peers.connected.clear()
+            assert measures["mainspring_full_workers"] == [({}, 1.0)]
+            assert measures["mainspring_heartbeat_load_ratio"] == [({}, 0.9)]
+            assert measures["mainspring_heartbeat_lag_seconds"] == [({}, 0.4)]
 
     run(test())
 

@@ -10,7 +10,7 @@ from tests.unit.api.a_node import run
 
 from mainspring.access.caller import Caller, Grant, Role
 from mainspring.api.access import ActInfo, GrantSpec, Identity
-from mainspring.api.nodes import NodeInfo, WorkerDetails
+from mainspring.api.nodes import NodeInfo, WorkerDetails, WorkerPace
 from mainspring.faces.dashboard.pages import PAGES
 
 from .a_browser import browser_of, browsing
@@ -51,6 +51,7 @@ def test_a_worker_of_another_node_says_where_its_jobs_are_and_how_old_its_number
             functions=None,
             jobs=None,
             decisions=None,
+            pace=WorkerPace(9500, 10000, 1000.0, 950.5, 1.5, 3, 20, 0, full=True),
         )
         node: dict[str, Any] = dict.fromkeys(NodeInfo.__struct_fields__) | dict.fromkeys(("jobs", "weight", "beats"), 0)
         node |= {"name": "b", "term": 2, "state": "live", "version": "1", "functions": [], "recoveries": []}
@@ -63,7 +64,10 @@ def test_a_worker_of_another_node_says_where_its_jobs_are_and_how_old_its_number
         page = await browser.open("/workers/2-1?namespace=team")
         assert "mainspring workers show 2-1 --server b:4730 --namespace team" in page.main.text
         assert "Heartbeat of the node 2.0 s before this page" in page.main.text
-        assert page.main.one("dl").one("a").attributes["href"] == "/nodes?namespace=team"
+        assert page.main.all("dl")[0].one("a").attributes["href"] == "/nodes?namespace=team"
+        pace = page.main.text.replace("\N{NARROW NO-BREAK SPACE}", " ")
+        assert "Heartbeats Items 9 500 of 10 000: full In a second 950.5 of 1 000.0 Late by 1.5 s" in pace
+        assert "Refused jobs 3 Throttled 20 Failed 0" in pace
 
     run(test())
 
