@@ -52,8 +52,8 @@ STEPS: Final = 4
 TICK_INTERVAL: Final = 0.5
 """Seconds between the periodic checks of the worker."""
 
-WINDOW: Final = 3
-"""Packets with heartbeats of deliveries that wait for an answer on one connection, at most."""
+WINDOW: Final = 20
+"""Packets that may wait for an answer while a connection sends heartbeats of deliveries: those of half a second."""
 
 THROTTLE_PAUSE: Final = 0.1
 """Seconds until a throttled connection has another turn."""

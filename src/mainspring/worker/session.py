@@ -250,17 +250,19 @@ class WorkerSession:
         """Settle a delivery; do nothing if it is lost."""
         if key not in self.running:
             return
-        self._leave(key)
+        self.running.remove(key)
+        if self.paced:  # most workers have none
+            self._unpace(key)
         frame = gearman_protocol.request(_SETTLE, *key, *settlement)
         self._unsettled[key] = frame
         self._output.append(frame)
 
     def drop(self, key: Key) -> None:
         """Drop a delivery that is already over."""
-        self._leave(key)
-
-    def _leave(self, key: Key) -> None:
         self.running.discard(key)
+        self._unpace(key)
+
+    def _unpace(self, key: Key) -> None:
         if key in self.paced:
             self.paced.remove(key)
             self._ended(key)

@@ -248,6 +248,18 @@ def test_a_late_item_that_is_out_at_the_end_of_the_cycle_goes_on_in_the_next() -
     assert shell.next_turn() == 0
 
 
+def test_the_turns_of_five_thousand_items_are_even_within_a_tenth() -> None:
+    shell = Shell(pace=1000)
+    shell.add(5000, period=30.0)
+    assert shell.refused == []
+    shell.run(30)
+    shell.run(60)
+    seconds = Counter(int(at - 1030.0) for at, _ in shell.turns)
+    assert len(seconds) == 60
+    assert min(seconds.values()) >= 0.9 * 5000 / 30
+    assert max(seconds.values()) <= 1.1 * 5000 / 30
+
+
 # ---- after a stall ----
 
 
