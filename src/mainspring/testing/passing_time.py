@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from mainspring.clock import from_us, to_us
+from mainspring.deadlines.store import Item
+from mainspring.event_log import types
 from mainspring.jobs.model import State, is_users
 from mainspring.quantities import format_duration
 from mainspring.schedules.reconcile import Stored
+from mainspring.schedules.rules import watch
 from mainspring.schedules.triggers import next_after
 from mainspring.turns_of_loop import Timers
 from mainspring.workflows import history
@@ -126,6 +129,19 @@ def _times(tables: Tables, *, schedules: bool) -> Iterator[int]:
     for stored in tables.schedules.values() if schedules else ():
         if stored.state.next_us is not None:
             yield stored.state.next_us
+    yield from _late_times(tables, schedules=schedules)
+
+
+def _late_times(tables: Tables, *, schedules: bool) -> Iterator[int]:
+    """Yield the times at which something is late, if somebody wants the event of it: a listener runs at that time."""
+    wanted = tables.current_interests.now.types
+    for item, due_us in tables.deadlines.items():
+        job = tables.jobs.get(item.job)
+        if item.schedule:
+            if schedules and types.SCHEDULE_OVERDUE in wanted:
+                yield due_us
+        elif types.OVERDUE in wanted and job is not None and not State(job.state).ended:
+            yield due_us
 
 
 def _is_alarm(tables: Tables, due_us: int, run: int) -> bool:
@@ -200,6 +216,9 @@ BUSY_TURNS: Final = 100
 HELD_BACK_TURNS: Final = BUSY_TURNS + 5
 """Turns of the loop, the last ones with pauses, after which due jobs of an idle node wait for their limits."""
 
+STALE_US: Final = 1_000_000
+"""Microseconds after which a time is no longer waited for at which something is late: the node has not reported it."""
+
 ROUNDING: Final = 0.000_002
 """Seconds by which the clock passes a due time of the store, which has whole microseconds."""
 
@@ -233,10 +252,16 @@ class PassingTime:
         if schedules:
             return await self._skip(job, seconds, schedules=True)
         self._node.schedules.suspend()
+        watched = [name for name, stored in self._tables.schedules.items() if stored.state.late_us > 0]
+        for name in watched:
+            self._watch(name, 0)
         try:
             reason = await self._skip(job, seconds, schedules=False)
         finally:
             self._pass_over_schedules()
+            for name in watched:
+                if (one := self._tables.schedules.get(name)) is not None:
+                    self._watch(name, watch(None, one, started=True))
             self._node.schedules.resume()
         if reason is not None and self._tables.schedules:
             reason += " (schedules do not fire meanwhile, unless you give schedules=True)"
@@ -249,6 +274,14 @@ class PassingTime:
             if state.next_us is not None and state.next_us <= now_us:
                 state = replace(state, version=state.version + 1, next_us=next_after(schedule, now_us))
                 stored[name] = Stored(schedule, state)
+
+    def _watch(self, name: str, late_us: int) -> None:
+        """Set by when a schedule should start a job; 0: it is never late."""
+        schedule, state, _ = self._tables.schedules[name]
+        self._tables.schedules[name] = Stored(schedule, replace(state, late_us=late_us))
+        self._tables.deadlines.pop(Item(0, 0, name), None)
+        if late_us:
+            self._tables.deadlines[Item(0, 0, name)] = late_us
 
     async def _skip(self, job: int, seconds: float, *, schedules: bool) -> str | None:
         target = self._clock.monotonic() + seconds
@@ -295,7 +328,14 @@ class PassingTime:
             if settle:
                 await self.settle()
             now = self._clock.monotonic()
-            times = [time for time in (self._node.service.timers.next(), self._delays.next()) if time is not None]
+            wall_us = to_us(self._clock.wall())
+            late = [
+                now + from_us(us - wall_us)
+                for us in _late_times(self._tables, schedules=True)
+                if us > wall_us - STALE_US
+            ]
+            planned = (self._node.service.timers.next(), self._delays.next(), min(late, default=None))
+            times = [time for time in planned if time is not None]
             moment = min(max(min(times), now) + DUE_MARGIN, target) if times else target
             self._move(max(moment - now, 0))
             self._node.tick()
