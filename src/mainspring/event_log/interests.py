@@ -75,9 +75,9 @@ class Interest(msgspec.Struct, frozen=True):
     def covers(self, namespace: str, function: str, tags: Collection[str]) -> bool:
         """Return whether it includes events of a namespace about a function and an object with tags."""
         return (
-            self.namespace in {ANY, namespace}
+            self.namespace in (ANY, namespace)
             and (not self.functions or any(fnmatchcase(function, one) for one in self.functions))
-            and all(tag in tags for tag in self.tags)
+            and (not self.tags or all(tag in tags for tag in self.tags))
         )
 
 
@@ -100,7 +100,12 @@ class InterestSet:
 
     def wants(self, event: NewEvent | None) -> TypeGuard[NewEvent]:
         """Return whether there is an event that one of them includes."""
-        return event is not None and any(one.matches(event) for one in self._of.get(event.type, ()))
+        if event is None:
+            return False
+        for one in self._of.get(event.type, ()):  # noqa: SIM110 - without a generator: a reader of all has each event tried
+            if one.matches(event):
+                return True
+        return False
 
 
 NOTHING: Final = InterestSet()

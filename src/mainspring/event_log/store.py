@@ -76,8 +76,11 @@ def about_of(event: NewEvent) -> tuple[str, str, str, str, int]:
 
     Names may have any character, and PostgreSQL keeps no NUL in texts.
     """
-    function, subject = (text.replace("\0", "\ufffd") for text in (event.function, event.subject))
-    return event.namespace, event.type, function, subject, event.job
+    return event.namespace, event.type, _without_nul(event.function), _without_nul(event.subject), event.job
+
+
+def _without_nul(text: str) -> str:
+    return text.replace("\0", "\ufffd") if "\0" in text else text
 
 
 def event_of(row: Sequence[Any]) -> Event:

@@ -5,6 +5,7 @@ A decision of a workflow is no job of a user, and a job that stands for a run en
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.event_log import types
@@ -88,8 +89,8 @@ def have_events(settlements: Iterable[Settlement], interests: InterestSet) -> bo
 def of_job(name: str, job: Job, error: bytes = b"", **fields: Any) -> NewEvent | None:
     """Return an event about a job; None if the job has no events."""
     options = job.options
-    namespace, function = split(job.function)
-    if function.startswith(DECISIONS) or job.term == RUNS:
+    about = _about(job.function)
+    if about is None or job.term == RUNS:
         return None
     tags: tuple[str, ...] = ()
     if options is not None:
@@ -104,15 +105,15 @@ def of_job(name: str, job: Job, error: bytes = b"", **fields: Any) -> NewEvent |
         found = decode_failure(error)
         fields["error_type"], fields["error"] = found.type, brief_line(found.message)
     fields.setdefault("attempt", job.attempt)
-    return NewEvent(
-        name,
-        namespace,
-        name_text(function),
-        "",
-        job.id,
-        JobFields(tags=tags, key=name_text(job.key), **fields),
-        tags,
-    )
+    key = name_text(job.key) if job.key else ""
+    return NewEvent(name, *about, "", job.id, JobFields(tags=tags, key=key, **fields), tags)
+
+
+@lru_cache(maxsize=1024)  # most events are about few functions
+def _about(function: bytes) -> tuple[str, str] | None:
+    """Return the namespace and the text of a function; None for one of decisions."""
+    namespace, name = split(function)
+    return None if name.startswith(DECISIONS) else (namespace, name_text(name))
 
 
 def by(act: Act | None) -> str:

@@ -158,10 +158,11 @@ async def note_stored(tx: Transaction, new_jobs: Sequence[New]) -> None:
         if new.job.expires_us:
             floors.expiring.lower(new.job.expires_us)
     await note_waiting(tx, [(new.job.id, new.waiter) for new in new_jobs if new.waiter])
-    tagged = [new.job for new in new_jobs if new.job.options is not None and new.job.options.tags]
+    with_options = [new.job for new in new_jobs if new.job.options is not None]  # most jobs have none
+    tagged = [job for job in with_options if job.options is not None and job.options.tags]
     if tagged:
         await _store_tags(tx, tagged)
-    if rows := rows_of(new.job for new in new_jobs):
+    if rows := rows_of(with_options):
         await deadlines.put(tx, rows)
 
 
