@@ -281,3 +281,16 @@ def test_the_answer_to_show_is_an_event(session: WorkerSession) -> None:
     answer = gearman_protocol.response(Type.ANSWER, b"H:n:1", b'{"function":"f","state":"pending","new":1}')
     fault = gearman_protocol.response(Type.FAULT, b"H:n:2", b"not_found", b"no job")
     assert session.receive(answer + fault) == [Shown("H:n:1", "f", "pending"), Shown("H:n:2")]
+
+
+def test_the_pace_is_reported_once_for_each_connection_and_older_servers_do_not_know_it(session: WorkerSession) -> None:
+    report = (Type.CALL, [b"pace", b"worker.pace", b'{"items":1}'])
+    session.report_pace(b'{"items":1}')
+    session.report_pace(b'{"items":1}')
+    assert sent(session) == [report]
+    assert session.receive(gearman_protocol.response(Type.FAULT, b"pace", b"usage", b"there is no method")) == []
+    session.disconnected()
+    session.connected()
+    session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/1"))
+    session.report_pace(b'{"items":1}')
+    assert report in sent(session)
