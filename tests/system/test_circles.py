@@ -19,7 +19,7 @@ from .servers import eventually, serving
 from .test_listeners import working
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 STORES = ["memory://", "sqlite:///jobs.db", "postgresql"]
@@ -36,9 +36,9 @@ class Circles:
         self.depths: dict[str, list[int]] = defaultdict(list)
         self.begins: dict[str, Callable[[], Any]] = {}
         """The begin of each circle, by the name of its listener."""
-        self.http = self.token = ""
+        self.http = self.token = self.gearman = ""
 
-    def listener(self, name: str, begin: Callable[[], Any], *types: str, function: str) -> None:
+    def listener(self, name: str, begin: Callable[[], Any], *types: str, function: Sequence[str] = ()) -> None:
         """Add a listener that begins its circle again."""
 
         def tell(event: Event) -> None:
@@ -183,7 +183,13 @@ class Circles:
         self.listener("by_key", keyed, "job.succeeded", function="of_key")
         if self.has_tokens:
             self.listener("by_http", post, "job.succeeded", function="of_http")
+
+        def operate() -> None:
+            with contextlib.closing(Client(parse_servers(self.gearman))) as client:
+                client.call("operations.start", {"action": "cancel", "filter": {"function": "of_operation"}})
+
         self.listener("by_act", pause, "function.paused", function="of_acts")
+        self.listener("by_operation", operate, "operation.ended")
 
 
 @pytest.fixture(params=STORES, ids=["memory", "SQLite", "PostgreSQL"])
@@ -199,9 +205,9 @@ def test_circles_of_each_kind_end(tmp_path: Path, store: str) -> None:
     circles.of_schedules()
     circles.of_requests()
     with serving(tmp_path, "--http", "127.0.0.1:0", store=store) as server, working(circles.app, server.port):
-        circles.http = f"127.0.0.1:{server.http}"
+        circles.http, circles.gearman = f"127.0.0.1:{server.http}", f"127.0.0.1:{server.port}"
         if circles.has_tokens:
-            client = Client(parse_servers(f"127.0.0.1:{server.port}"))
+            client = Client(parse_servers(circles.gearman))
             circles.token = client.call("tokens.create", {"name": "circles", "grants": [{"role": "developer"}]})[
                 "token"
             ]

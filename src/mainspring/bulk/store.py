@@ -325,7 +325,7 @@ class BulkUnit:
         spec = bulk.spec
         operations: Sequence[Operation]
         act = Act(
-            spec.action.value, spec.caller.name
+            spec.action.value, spec.caller.name, depth=spec.caller.depth
         )  # for events alone: the audit has the act that began the operation
         match spec.action:
             case Action.CANCEL:
@@ -356,6 +356,7 @@ def ended_event(bulk: BulkOperation) -> NewEvent:
         why=bulk.progress.why,
         done=sum(bulk.progress.counts.values()),
         by=bulk.spec.caller.name,
+        depth=bulk.spec.caller.depth,
     )
     return NewEvent(types.OPERATION_ENDED, bulk.namespace, "", f"{rules.PREFIX}{bulk.id}", 0, fields)
 
