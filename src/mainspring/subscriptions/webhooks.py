@@ -316,7 +316,8 @@ class WebhookWorkers:
         now_us = to_us(self._clock.wall())
         body = make_body(message, webhook.body, self._source)
         signed = signed_headers(webhook.secrets.at(now_us), message.id, now_us, body.content)
-        headers = {**webhook.headers, "content-type": body.content_type, **signed}
+        own = {name.lower(): value for name, value in webhook.headers.items()}  # its names replace none of the others
+        headers = {**own, "content-type": body.content_type, **signed}
         if depth:
             headers[DEPTH] = str(depth)
         try:

@@ -58,9 +58,8 @@ _HEADER_VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?|")
 _OWN_HEADERS: Final = frozenset({
     *("host", "content-length", "transfer-encoding", "connection", "keep-alive", "te", "trailer", "upgrade", "expect"),
     *("accept-encoding", "proxy-authorization", "proxy-connection", "proxy-authenticate"),
-    DEPTH,
 })  # fmt: skip
-"""Headers that decide where a message begins, ends and goes, and how far circles are."""
+"""Headers that decide where a message begins, ends and goes."""
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Characters that change a terminal, or the order of the text beside them."""
 _CHUNK: Final = 16_384

@@ -22,6 +22,7 @@ from mainspring.subscriptions.webhooks import (
 from mainspring.webhooks.answer import Answer, Cause, SendError
 from mainspring.webhooks.backoff import DELAYS, PAUSE_GIVEN_UP
 from mainspring.webhooks.bodies import Message
+from mainspring.webhooks.sending import check_headers
 from mainspring.webhooks.signing import SecretSet, make_secret
 
 from .test_service import EventNode
@@ -58,6 +59,7 @@ class Receivers:
             raise SendError(Cause.REFUSED, "the host has an address that webhooks may not be sent to: it is private")
 
     async def send(self, target: Receiver, headers: Mapping[str, str], body: bytes) -> Answer:
+        check_headers(headers)
         self.bodies.append((target.host, json.loads(body)))
         self.headers.append(headers)
         answers = self.answers.get(target.host)
@@ -81,7 +83,8 @@ class HookNode(EventNode):
         self.webhooks = WebhookWorkers(self.deliverer, self.service, self.clock, self.receivers, draw=lambda: 0.5)
 
     def hook(self, name: str = "crm", host: str = "crm.example", paused: str = "", **filters: Any) -> None:
-        webhook = Webhook(url=f"https://{host}/events", secrets=SecretSet(make_secret()))
+        given = {"Authorization": "of the receiver", "Webhook-Id": "forged", "Mainspring-Depth": "0"}
+        webhook = Webhook(url=f"https://{host}/events", secrets=SecretSet(make_secret()), headers=given)
         interest = Interest(types_of(["job.failed"]), **filters)
         self.does(self.deliverer.save(subscription_of("default", name, interest, webhook, paused=paused)))
         self.webhooks.tick()
@@ -130,7 +133,7 @@ async def test_an_event_is_sent_once(node: HookNode) -> None:
     assert (host, body["type"]) == ("crm.example", "job.failed")
     (headers,) = node.receivers.headers
     assert headers["webhook-id"] == "evt_1"
-    assert headers["mainspring-depth"] == "1"
+    assert (headers["mainspring-depth"], headers["authorization"]) == ("1", "of the receiver")
     (job,) = node.jobs()
     assert job.state == State.SUCCEEDED
     assert json.loads(job.result)["status"] == 204
