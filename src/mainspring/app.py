@@ -379,6 +379,8 @@ class App(AppClient):
                 "rate": rate,
                 "rate_per_key": rate_per_key,
                 "concurrency_key": concurrency_key,
+                "start_within": start_within,
+                "deadline": deadline,
             }
         )
         limits = build_limits(concurrency, concurrency_per_key, rate, rate_per_key)
@@ -462,6 +464,7 @@ class App(AppClient):
             priority=priority,
             tags=tags,
         )
+        self._check({"start_within": start_within, "deadline": deadline})
         check_definition(name, executor)
         check_arguments(args)
         if unique is not None:

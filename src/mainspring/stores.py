@@ -69,8 +69,8 @@ def check_store(store: object) -> None:
 def check_options(store: object, options: Mapping[str, object]) -> None:
     """Raise UsageError for options of tasks and jobs that an App's store does not support.
 
-    The options are limits and keys, ``request_key``, ``connection``, a database connection for a transactional submit, and
-    ``workflow`` and ``listener`` for a definition of one. None and empty text count as not given.
+    The options are limits and keys, ``request_key``, ``start_within`` and ``deadline``, ``connection``, a database connection for
+    a transactional submit, and ``workflow`` and ``listener`` for a definition of one. None and empty text count as not given.
     """
     if not isinstance(store, ZooKeeper):
         return
@@ -91,6 +91,11 @@ def check_options(store: object, options: Mapping[str, object]) -> None:
     if "listener" in given:
         raise UsageError(
             f"the App's store is {store!r}, which keeps no events: define listeners on an App with a store on SQLite or"
+            " PostgreSQL"
+        )
+    if late := [f"{name}=" for name in ("start_within", "deadline") if name in given]:
+        raise UsageError(
+            f"the App's store is {store!r}, which keeps no deadlines: leave out {', '.join(late)}, or use a store on SQLite or"
             " PostgreSQL"
         )
     if given:

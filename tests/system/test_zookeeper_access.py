@@ -56,6 +56,17 @@ def test_a_node_makes_a_token_and_a_link_at_each_start_and_demands_them(ensemble
             assert (status, problem["type"]) == (422, "urn:mainspring:problem:unsupported"), (request, problem)
             assert word in problem["detail"], problem
             assert "ZooKeeper" in problem["detail"] or "SQLite" in problem["detail"], problem
+        for where, body in (
+            ("jobs", '{"function": "f", "deadline": 60}'),
+            ("jobs", '{"function": "f", "start_within": 60}'),
+            (f"jobs/{job['handle']}/clone", '{"deadline": 60}'),
+            ("schedules", '{"name": "a", "every": 60, "start_within": 5}'),
+        ):
+            status, _, problem = ask(
+                first.address, "POST", f"{N}/{where}", body, Content_Type="application/json", **admin
+            )
+            assert (status, problem["type"]) == (422, "urn:mainspring:problem:unsupported"), (where, problem)
+            assert "keeps no deadlines" in problem["detail"], problem
     with at_a_terminal(*options, cwd=tmp_path, token=True) as second:
         assert ask(second.address, "GET", path, **admin)[0] == 401, "the token ended with its node"
         check_access(second)

@@ -218,7 +218,15 @@ class Submission(Generic[P, R]):
 
         Raises UsageError if an option is wrong, or the App's store does not support it.
         """
-        self._check({"concurrency_key": concurrency_key, "connection": connection, "request_key": request_key})
+        self._check(
+            {
+                "concurrency_key": concurrency_key,
+                "connection": connection,
+                "request_key": request_key,
+                "start_within": start_within,
+                "deadline": deadline,
+            }
+        )
         newer = build_options(
             priority=priority,
             delay=delay,

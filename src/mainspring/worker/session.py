@@ -62,6 +62,9 @@ _KEEPS_CALL: Final = b"keeps"
 _TIMES_CALL: Final = b"times"
 """The id of the call by which a worker declares within which times jobs of its functions should begin and end."""
 
+_NO_METHOD: Final = b"there is no method"
+"""The beginning of the answer of an earlier version to a call that it does not know."""
+
 _CALLS_WITHOUT_ANSWERS: Final = frozenset(
     {_SLOTS_CALL, _ISOLATES_CALL, _DRAINS_CALL, _CACHE_CALL, _DESCRIBE_CALL, _BEATS_CALL, _STEPS_CALL, _KEEPS_CALL}
     | {_PREPARES_CALL, _PACE_CALL}
@@ -412,7 +415,7 @@ class WorkerSession:
                 self._takes_texts = kind == Type.ANSWER
                 self.registered = True  # servers answer in order, and this call follows the registrations
             elif kind in _CALLED and args[0] == _TIMES_CALL:
-                if kind == Type.FAULT and args[1] == b"unsupported" and self._times:
+                if kind == Type.FAULT and self._times and not args[2].startswith(_NO_METHOD):
                     message = f"{', '.join(self._times)}: {args[2].decode('utf-8', 'replace')}"
                     events.append(Refused("UNSUPPORTED", message))
             elif kind in _CALLED and args[0] in _CALLS_WITHOUT_ANSWERS:

@@ -4,6 +4,7 @@ import dataclasses
 import sqlite3
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import pytest
@@ -81,6 +82,14 @@ def test_an_app_on_zookeeper_refuses_limits(name: str) -> None:
         app.task(**{name: LIMITS[name]})
 
 
+def test_an_app_on_zookeeper_refuses_deadlines() -> None:
+    app = App(store=ZooKeeper(URL))
+    words = "keeps no deadlines: leave out start_within=, deadline=, or use a store on SQLite or PostgreSQL"
+    for define in (app.task, partial(app.scheduled, "@daily")):
+        with pytest.raises(UsageError, match=words):
+            define(start_within="5m", deadline=7)
+
+
 def test_one_error_names_all_refused_options() -> None:
     with pytest.raises(UsageError, match="leave out concurrency=, rate=, or use"):
         App(store=ZooKeeper(URL)).task(concurrency=1, rate=Rate(1), timeout=3)
@@ -104,6 +113,7 @@ def double(number: int) -> int:
         ),
         ({"connection": sqlite3}, "leave out connection= and submit after the commit, or use a store on PostgreSQL"),
         ({"request_key": "k"}, "keeps no request keys: leave out request_key=, or give a unique="),
+        ({"start_within": "5m"}, "keeps no deadlines: leave out start_within=, or use a store on SQLite or PostgreSQL"),
     ],
 )
 def test_jobs_of_an_app_on_zookeeper_refuse_keys_and_transactions(way: str, option: dict[str, Any], words: str) -> None:

@@ -123,7 +123,7 @@ def test_times_are_declared_also_without_any_and_a_store_may_refuse_them() -> No
         declared = packets_sent.index((Type.CALL, [b"times", b"worker.times", text]))
         assert declared > packets_sent.index((Type.REGISTER, [b"f", b""]))
         assert session.receive(gearman_protocol.response(Type.FAULT, b"times", b"usage", b"there is no method")) == []
-        fault = gearman_protocol.response(Type.FAULT, b"times", b"unsupported", b"this store keeps none")
+        fault = gearman_protocol.response(Type.FAULT, b"times", b"usage", b"this store keeps none")
         assert session.receive(fault) == ([Refused("UNSUPPORTED", "f: this store keeps none")] if times else [])
 
 

@@ -292,7 +292,7 @@ def submit(peer: Peer, args: list[bytes]) -> None:
     try:
         options = decode_submit(text) if text else _NO_OPTIONS
         if peer.service.lacks and (why := options.unsupported(peer.service.lacks)):
-            peer.submits.refuse(b"INVALID_ARGUMENTS", why.encode())
+            peer.submits.refuse(b"UNSUPPORTED", why.encode())
             return
         if options.version is not None and (problem := _version_problem(peer, function, options.version)):
             peer.submits.refuse(b"INVALID_ARGUMENTS", problem.encode())

@@ -226,7 +226,7 @@ def test_a_store_without_limits_refuses_them_by_name(node: Node, tool: Peer) -> 
     assert tool.call("functions.list") == {"items": [], "next": None, "searched_to": None}
     client = node.connect(extended=True)
     name, args = client.ask(Type.SUBMIT, F, b"", json.dumps({"concurrency_key": "k"}).encode(), b"")
-    assert (name, args[0]) == ("ERROR", "INVALID_ARGUMENTS")
+    assert (name, args[0]) == ("ERROR", "UNSUPPORTED")
     assert args[1].startswith("concurrency_key was given, and this node's store is on ZooKeeper, which keeps no limits")
     worker = node.connect(extended=True)
     name, args = worker.ask(Type.REGISTER, F, b'{"limits": {"concurrency": 1, "rate": {"number": 1}}}')
