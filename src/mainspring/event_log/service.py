@@ -15,6 +15,7 @@ from mainspring.clock import to_us
 from mainspring.errors import ConflictError
 from mainspring.event_log.interests import Interest
 from mainspring.event_log.store import (
+    READER_SECONDS,
     EndSeries,
     MoveCursor,
     NumberEvents,
@@ -52,8 +53,6 @@ SWEEP_INTERVAL: Final = 60.0
 """Seconds between two deletions of old events."""
 IDLE_SWEEP_INTERVAL: Final = 3600.0
 """The same while nobody wants events: those of before grow old as well."""
-READER_SECONDS: Final = 600.0
-"""Seconds for which the interest of a reader lasts: it may be away for that time and miss nothing."""
 MOST_INTERESTS: Final = 2_000
 """Interests of a store: each event is compared with those that have its type."""
 MOST_UNRECORDED: Final = 10_000
@@ -254,10 +253,10 @@ class EventLog:
     async def want(self, interest: Interest) -> int:
         """Have the events of an interest recorded for the next ten minutes at least. A reader calls it every few minutes.
 
+        It is saved for five minutes more, so that not each call has to save it.
         Returns the number behind which all of its events were recorded: a reader whose place is lower has missed some.
         """
         now_us = self._now_us()
-        until_us = now_us + to_us(READER_SECONDS)
         of_readers = {
             one.id: one.until_us
             for one in (() if self._all is None else self._all.interests)
@@ -267,8 +266,8 @@ class EventLog:
         if name not in of_readers and len(of_readers) >= MOST_FILTERS:
             interest = Interest(frozenset(TYPES), interest.namespace)
             name = READER + _digest(interest)
-        if of_readers.get(name, 0) <= until_us - to_us(READER_SECONDS / 2):
-            await self.save([StoredInterest(name, interest, until_us)])
+        if of_readers.get(name, 0) < now_us + to_us(READER_SECONDS):
+            await self.save([StoredInterest(name, interest, now_us + to_us(1.5 * READER_SECONDS))])
         assert self._all is not None
         return self._all.complete_from(interest, now_us)
 

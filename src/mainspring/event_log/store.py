@@ -110,6 +110,8 @@ class StoredInterest(NamedTuple):
         return self.until_us > 0 or self.id.startswith(CURSOR)
 
 
+READER_SECONDS: Final = 600.0
+"""Seconds for which the interest of a reader lasts at least: it may be away for that time and miss nothing."""
 CURSOR: Final = "cursor:"
 """The ids of the interests of cursors begin so."""
 

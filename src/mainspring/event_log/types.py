@@ -16,7 +16,7 @@ from mainspring.errors import UsageError
 from mainspring.sizes import about
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
 
 class Subject(StrEnum):
@@ -287,6 +287,22 @@ JOBS: Final = frozenset(name for name, one in TYPES.items() if one.fields is Job
 """The types about what has happened to jobs; that of lateness, which time causes, is none of them."""
 RUNS: Final = frozenset(name for name, one in TYPES.items() if one.fields is RunFields)
 """The types about single runs."""
+
+
+GROUPS: Final[Mapping[str, frozenset[str]]] = {
+    pattern: frozenset(name for name in TYPES if fnmatchcase(name, pattern))
+    for pattern in dict.fromkeys(f"{name.partition('.')[0]}.*" for name in TYPES)
+}
+"""The types that a pattern for each kind of object names."""
+
+
+def patterns_of(types: Collection[str]) -> list[str]:
+    """Return the fewest patterns that name some types, for people to read: whole groups such as ``job.*``, and single types."""
+    if TYPES.keys() <= set(types):
+        return ["*"]
+    groups = [pattern for pattern, names in GROUPS.items() if len(names) > 1 and names <= set(types)]
+    grouped = frozenset[str]().union(*(GROUPS[pattern] for pattern in groups))
+    return sorted([*groups, *(name for name in types if name not in grouped)])
 
 
 def types_of(patterns: Iterable[str]) -> frozenset[str]:

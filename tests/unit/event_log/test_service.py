@@ -11,8 +11,8 @@ from mainspring.clock import to_us
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.event_log import types
 from mainspring.event_log.interests import CurrentInterests, Interest
-from mainspring.event_log.service import IDLE_SWEEP_INTERVAL, READER_SECONDS, RELOAD_INTERVAL, SWEEP_INTERVAL, EventLog
-from mainspring.event_log.store import AllInterests, ShowInterests, StoredInterest, SweepEvents
+from mainspring.event_log.service import IDLE_SWEEP_INTERVAL, RELOAD_INTERVAL, SWEEP_INTERVAL, EventLog
+from mainspring.event_log.store import READER_SECONDS, AllInterests, ShowInterests, StoredInterest, SweepEvents
 from mainspring.testing.passing_time import ManualClock
 
 if TYPE_CHECKING:
@@ -135,10 +135,18 @@ def test_a_reader_renews_its_interest_every_few_minutes(store: Store) -> None:
     store.clock.advance(READER_SECONDS / 3)
     assert want(store, "job.*") == begun
     assert store.saves == 2
-    store.clock.advance(READER_SECONDS * 0.9)
-    assert want(store, "job.*") == begun
-    store.clock.advance(READER_SECONDS * 1.1)
+    store.clock.advance(READER_SECONDS * 1.6)
     assert want(store, "job.*") > begun
+
+
+@pytest.mark.parametrize("calls", range(1, 8))
+def test_a_reader_may_be_away_for_ten_minutes_after_its_last_call(store: Store, calls: int) -> None:
+    begun = want(store, "job.*")
+    for _ in range(calls):
+        store.clock.advance(READER_SECONDS / 5)
+        want(store, "job.*")
+    store.clock.advance(READER_SECONDS * 0.99)
+    assert want(store, "job.*") == begun
 
 
 def test_a_reader_is_complete_from_the_oldest_interest_that_includes_it(store: Store) -> None:
