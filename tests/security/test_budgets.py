@@ -58,6 +58,7 @@ BOUNDED: dict[str, str] = {
     "NamespaceNode.functions": "names_in_row",
     "NamespaceStatus.troubled": "eight",
     "NamespaceStatus.acknowledged": "functions with failures; their number is a setting",
+    "NamespaceStatus.subscriptions": "namespaces.MOST_SUBSCRIPTIONS",
     "NodeStatus.functions": "roster.BUSIEST",
     "NodeStatus.workflows": "status.MOST_VERSIONS",
     "NodeStatus.set_aside": "a few objects of each kind",

@@ -107,6 +107,8 @@ class EventPage(Page[EventInfo], kw_only=True):
 
     last: str | None = None
     """How far the answer goes: the ``after`` of the request for later events. None for a list of the newest ones."""
+    oldest: str | None = None
+    """Of a list of the newest ones, which has no others: the number up to which earlier events were deleted."""
 
 
 OfType = Annotated[

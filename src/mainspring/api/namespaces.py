@@ -94,6 +94,17 @@ class TroubledFunction(msgspec.Struct):
     """As of `FunctionInfo`, some seconds old."""
 
 
+class TroubledSubscription(msgspec.Struct):
+    """A listener or a webhook that is paused, or whose newest deliveries have failed."""
+
+    kind: Literal["listener", "webhook"]
+    name: str
+    paused: str | None
+    """Why it is paused."""
+    failures: int
+    """As of `ListenerInfo`."""
+
+
 class StoreState(msgspec.Struct):
     """The store of the node that answers."""
 
@@ -123,6 +134,8 @@ class NamespaceStatus(msgspec.Struct):
     """None from an older node, and where the store has too many functions to read them all, or cannot be read."""
     acknowledged: list[Acknowledged] = []
     """Functions whose failures somebody has acknowledged, and that have not failed since."""
+    subscriptions: list[TroubledSubscription] = []
+    """Listeners and webhooks that are paused or have failed, at most 20, by counts that are some seconds old."""
 
 
 class NamespaceNode(msgspec.Struct):
@@ -228,7 +241,21 @@ class FollowNumbers(Request[Numbers]):
     ] = False
 
 
-VersionedSubject = Literal["schedules", "schedule", "workers", "worker", "nodes", "runs", "run", "troubles"]
+VersionedSubject = Literal[
+    "schedules",
+    "schedule",
+    "workers",
+    "worker",
+    "nodes",
+    "runs",
+    "run",
+    "events",
+    "listeners",
+    "listener",
+    "webhooks",
+    "webhook",
+    "troubles",
+]
 """``troubles`` stands for the first page, without its numbers."""
 
 
@@ -250,4 +277,4 @@ class FollowVersion(Request[Version]):
     permission = Permission.READ
     name_in_audit = "live.follow"
     subject: Annotated[VersionedSubject, about("The list or the object.")]
-    name: Annotated[Text, about("The name of the schedule, the id of the worker, or the key of the run.")] = ""
+    name: Annotated[Text, about("The name of the object, the id of the worker, or the key of the run.")] = ""

@@ -35,6 +35,12 @@ SCHEDULES_SHOWN: Final = 50
 """The schedules that are due next, which count for the version of the list with their last outcomes."""
 WORKERS: Final = 100
 """The first workers, which count for the version of their list."""
+EVENTS: Final = 50
+"""The newest events that count for the version of their list."""
+SUBSCRIPTIONS: Final = 100
+"""The first listeners or webhooks, which count for the version of their list."""
+DELIVERIES: Final = 20
+"""The newest deliveries that count for the version of a listener or a webhook."""
 RUNS: Final = 50
 """The newest runs that count for the version of their list, ..."""
 PARKED: Final = 5
@@ -144,6 +150,7 @@ def overview_version(
         _few(stuck_functions(status)),
         _few(just_failed(status, now)),
         sorted(one.function for one in status.acknowledged),
+        _few(f"{one.kind} {one.name} {one.paused} {bool(one.failures)}" for one in status.subscriptions),
         _minute(one.last_at for one in failing),
         _size(status.dead_letters or 0),
         None if failed is None else [_size(len(failed)), _minute(one.ended_at for one in failed)],

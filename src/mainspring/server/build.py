@@ -383,6 +383,7 @@ async def open_node(
         dead_letters,
         acknowledged=acknowledgements,
         store=lambda: StoreState(settings.store.engine, watch.ready(commits)),
+        subscriptions=tuple if deliverer is None else deliverer.stored,
     )
     api = Api(
         AccessCalls(

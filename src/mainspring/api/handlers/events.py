@@ -196,9 +196,10 @@ class EventCalls:
         before = None if request.cursor is None else number_of(request.cursor)
         page = await self._log.read(replace(query, backward=True, after=before))
         found = [info_of(event, self._handles) for event in page.items if _may_see(call.caller, event)]
-        return EventPage(
-            found, None if page.next is None else str(page.next), rfc3339(page.searched_us) if page.next else None
-        )
+        if page.next is not None:
+            return EventPage(found, str(page.next), rfc3339(page.searched_us))
+        swept = (await self._log.shared_ends()).swept
+        return EventPage(found, None, oldest=str(swept) if swept else None)
 
     async def _awaited(self, request: ListEvents, query: StoredEvents, place: int, call: Call) -> EventPage:
         until = self._clock.monotonic() + request.wait

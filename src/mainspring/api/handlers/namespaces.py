@@ -32,6 +32,7 @@ from mainspring.api.namespaces import (
     RecentJobs,
     ShowNamespace,
     TroubledFunction,
+    TroubledSubscription,
 )
 from mainspring.callbacks import Callback
 from mainspring.clock import from_us
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from mainspring.nodes.model import NodeRow
     from mainspring.series import Row
     from mainspring.storage.reads import Reads
+    from mainspring.subscriptions.model import Subscribed
 
 MOST: Final = 8
 """Functions in an answer."""
@@ -170,6 +172,8 @@ MOST_PAGES: Final = 200
 """Seconds for which the read buckets of a namespace are used again: nodes write theirs as often."""
 MAX_KEPT_SERIES: Final = 100
 """Namespaces whose buckets are kept."""
+MOST_SUBSCRIPTIONS: Final = 20
+"""Listeners and webhooks in an answer."""
 MOST_SHOWN: Final = 50
 """Functions of a namespace that the last answers have shown as troubled."""
 
@@ -249,7 +253,7 @@ class NamespaceCalls:
 
     ``others`` returns the rows of the other live nodes, and ``ages`` the ages of a namespace's oldest jobs. ``dead`` has
     the numbers of dead letters, ``acknowledged`` the functions whose failures need nobody. ``kept`` is whether the store keeps
-    series. ``store`` returns the state of the store.
+    series. ``store`` returns the state of the store, and ``subscriptions`` the listeners and webhooks of all namespaces.
     """
 
     def __init__(
@@ -263,8 +267,10 @@ class NamespaceCalls:
         *,
         acknowledged: AcknowledgedFunctions | None = None,
         store: Callable[[], StoreState | None] = lambda: None,
+        subscriptions: Callable[[], Sequence[Subscribed]] = tuple,
     ) -> None:
         self._store = store
+        self._subscriptions = subscriptions
         self._acknowledged = acknowledged
         self._service = service
         self._reads = reads
@@ -333,6 +339,7 @@ class NamespaceCalls:
             failing=failing,
             troubled=troubled,
             store=self._store(),
+            subscriptions=_troubled(self._subscriptions(), namespace, sees),
         )
 
     def shown(self, namespace: str) -> tuple[bytes, ...]:
@@ -427,6 +434,21 @@ class NamespaceCalls:
                 FailingFunction(function_text(name), number, rfc3339(last.last_us), kind, last.message, handle)
             )
         return Failures(rfc3339(series.since * 1_000_000) or "", functions)
+
+
+def _troubled(
+    subscriptions: Iterable[Subscribed], namespace: str, sees: Callable[[bytes], bool]
+) -> list[TroubledSubscription]:
+    found = [
+        TroubledSubscription(
+            one.subscription.target.value, one.subscription.name, one.subscription.paused or None, one.failures
+        )
+        for one in subscriptions
+        if (one.subscription.paused or one.failures)
+        and one.subscription.namespace == namespace
+        and sees(function_named(one.subscription.function, namespace))
+    ]
+    return heapq.nsmallest(MOST_SUBSCRIPTIONS, found, key=lambda one: (one.kind, one.name))
 
 
 def _recent(series: _Series, sees: Callable[[bytes], bool]) -> RecentJobs:

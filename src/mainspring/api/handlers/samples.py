@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 from msgspec.structs import replace
 
-from mainspring.api import jobs, namespaces, nodes, schedules, workflows
+from mainspring.api import events, jobs, listeners, namespaces, nodes, schedules, webhooks, workflows
 from mainspring.api.handlers.pages import rfc3339
 from mainspring.api.namespaces import (
     AllFunctionNumbers,
@@ -27,11 +27,14 @@ from mainspring.api.namespaces import (
 from mainspring.api.request import ApiError, Code, Page, Shared, problem_of
 from mainspring.api.schedules import ListFires, ReadOutcomes
 from mainspring.api.versions import (
+    DELIVERIES,
+    EVENTS,
     NEWEST_FAILURES,
     PARKED,
     RUNS,
     SCHEDULE_FIRES,
     SCHEDULES_SHOWN,
+    SUBSCRIPTIONS,
     WORKERS,
     due_key,
     overview_version,
@@ -313,7 +316,12 @@ READS: Final = 2
 twice as many read it in each second."""
 REPEAT: Final = 4.0
 """Seconds after which a version is sent again: a page shows that it is not live after three times as many without one."""
-GONE: Final = frozenset({Code.SCHEDULE_NOT_FOUND, Code.WORKER_NOT_FOUND, Code.RUN_NOT_FOUND, Code.FORBIDDEN})
+GONE: Final = frozenset(
+    {
+        *(Code.SCHEDULE_NOT_FOUND, Code.WORKER_NOT_FOUND, Code.RUN_NOT_FOUND),
+        *(Code.LISTENER_NOT_FOUND, Code.WEBHOOK_NOT_FOUND, Code.FORBIDDEN),
+    }
+)
 
 
 async def _all(read: Read, request: Any, caller: Caller) -> Any:
@@ -370,6 +378,37 @@ async def _run(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, b
     return version_of([shown]), shown.closed_at is not None
 
 
+async def _events(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, bool]:
+    return version_of((await read(events.ListEvents(limit=EVENTS, namespace=asked.namespace), caller)).items), False
+
+
+async def _listeners(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, bool]:
+    listed = await read(listeners.ListListeners(limit=SUBSCRIPTIONS, namespace=asked.namespace), caller)
+    return version_of(listed.items), False
+
+
+async def _webhooks(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, bool]:
+    listed = await read(webhooks.ListWebhooks(limit=SUBSCRIPTIONS, namespace=asked.namespace), caller)
+    return version_of(listed.items), False
+
+
+async def _listener(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, bool]:
+    shown = await read(listeners.ShowListener(asked.name, namespace=asked.namespace), caller)
+    return await _with_deliveries(read, asked, caller, shown)
+
+
+async def _webhook(read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, bool]:
+    shown = await read(webhooks.ShowWebhook(asked.name, namespace=asked.namespace), caller)
+    return await _with_deliveries(read, asked, caller, shown)
+
+
+async def _with_deliveries(
+    read: Read, asked: FollowVersion, caller: Caller, shown: listeners.ListenerInfo | webhooks.WebhookInfo
+) -> tuple[str, bool]:
+    newest = jobs.ListJobs(function=shown.function, limit=DELIVERIES, namespace=asked.namespace)
+    return version_of([shown], (await read(newest, caller)).items), False
+
+
 async def _troubles(wall: Callable[[], float], read: Read, asked: FollowVersion, caller: Caller) -> tuple[str, bool]:
     namespace = asked.namespace
 
@@ -405,6 +444,11 @@ VERSIONS: Final[Mapping[str, ReadVersion]] = {
     "nodes": _nodes,
     "runs": _runs,
     "run": _run,
+    "events": _events,
+    "listeners": _listeners,
+    "listener": _listener,
+    "webhooks": _webhooks,
+    "webhook": _webhook,
 }
 
 

@@ -414,9 +414,14 @@ class LiveQuery(msgspec.Struct, kw_only=True):
     workers: Annotated[bool, about("Whether to send those of the list of workers.")] = False
     nodes: Annotated[bool, about("Whether to send those of the list of nodes.")] = False
     runs: Annotated[bool, about("Whether to send those of the list of runs of workflows.")] = False
+    events: Annotated[bool, about("Whether to send those of the list of events.")] = False
+    listeners: Annotated[bool, about("Whether to send those of the list of listeners.")] = False
+    webhooks: Annotated[bool, about("Whether to send those of the list of webhooks.")] = False
     schedule: Annotated[Text | None, about("The name of a schedule whose versions are sent.")] = None
     worker: Annotated[Text | None, about("The id of a worker whose versions are sent.")] = None
     run: Annotated[Text | None, about("The key of a run of a workflow whose versions are sent.")] = None
+    listener: Annotated[Text | None, about("The name of a listener whose versions are sent.")] = None
+    webhook: Annotated[Text | None, about("The name of a webhook whose versions are sent.")] = None
 
 
 def _follows(query: LiveQuery) -> list[Request[Any]]:
@@ -440,8 +445,8 @@ def _follows(query: LiveQuery) -> list[Request[Any]]:
     if not found:
         raise ApiError(
             Code.INVALID,
-            "choose what to follow: overview, functions, troubles, schedules, workers, nodes or runs (each =true), or job,"
-            " logs, operation, schedule, worker or run in the query",
+            "choose what to follow: overview, functions, troubles, schedules, workers, nodes, runs, events, listeners or"
+            " webhooks (each =true), or job, logs, operation, schedule, worker, run, listener or webhook in the query",
         )
     return found
 
@@ -472,6 +477,8 @@ LIVE_ROUTES: Final = (
             Code.SCHEDULE_NOT_FOUND,
             Code.WORKER_NOT_FOUND,
             Code.RUN_NOT_FOUND,
+            Code.LISTENER_NOT_FOUND,
+            Code.WEBHOOK_NOT_FOUND,
             Code.CONFLICT,
             Code.UNSUPPORTED,
         ),
