@@ -75,6 +75,7 @@ def empty_site(directory: Path, *options: str) -> Iterator[Site]:
 def full_site(directory: Path, *options: str) -> Iterator[Site]:
     """Run a server and a worker, with jobs in all states and hostile names."""
     with empty_site(directory, *options) as site, _worker(site, directory):
+        site.call("GET", "namespaces/default/events?after=end")  # from now on, all are recorded
         site.submit("resize", wait=True, args=["cat.png"], unique="cat", tags=["pets"])
         site.submit("resize", wait=True, args=["broken.png"])
         site.submit("resize", args=["later.png"], delay=86400)
@@ -104,6 +105,9 @@ def full_site(directory: Path, *options: str) -> Iterator[Site]:
             {**hook, "template": f"{{{{ type }}}} {HOSTILE[1]}", "content": "text"},
         )
         site.call("POST", "namespaces/default/webhooks/crm/pause", {"reason": HOSTILE[0]})
+        site.call("POST", "namespaces/default/listeners/strange/pause", {"reason": HOSTILE[1]})
+        cursor = {"type": ["job.*"], "function": HOSTILE[0], "tag": "pets"}
+        site.call("PUT", "namespaces/default/events/cursors/reader", cursor)
         yield site
 
 
@@ -111,6 +115,8 @@ def full_site(directory: Path, *options: str) -> Iterator[Site]:
 def shown_site(directory: Path) -> Iterator[Site]:
     """Run a server and a worker, with the work of a small shop of pictures."""
     with empty_site(directory) as site, _worker(site, directory):
+        cursor = {"type": ["job.failed", "job.cancelled"]}
+        site.call("PUT", "namespaces/default/events/cursors/reports", cursor)
         for animal in ("cat", "dog", "owl", "fox", "hen", "broken", "elk", "ant"):
             site.submit("resize", wait=True, args=[f"{animal}.png"], unique=animal, tags=["animals"])
         site.submit("resize", args=["later.png"], delay=7200)
@@ -131,6 +137,8 @@ def shown_site(directory: Path) -> Iterator[Site]:
             "types": ["schedule.paused", "schedule.overdue"],
         }
         site.call("POST", "namespaces/default/webhooks", hook)
+        site.call("POST", "namespaces/default/webhooks", {**hook, "name": "chat", "template": "slack"})
+        site.call("POST", "namespaces/default/webhooks/chat/pause", {"reason": "the channel moves"})
         change = {"action": "retry", "filter": {"function": "resize", "state": "failed"}, "reason": "the disk was full"}
         operation = site.call("POST", "namespaces/default/operations", change)["id"]
         path = f"namespaces/default/operations/{operation}"

@@ -55,6 +55,9 @@ TOUR: Final[Mapping[str, Stop]] = {
     "/operations": Stop("operations"),
     "/operations/new": Stop("new-operation", query="?action=retry&state=failed"),
     "/operations/{id}": Stop("operation", "operations", "id"),
+    "/events": Stop("events"),
+    "/listeners": Stop("listeners"),
+    "/listeners/{name}": Stop("listener", "listeners", "name"),
     "/webhooks": Stop("webhooks"),
     "/webhooks/{name}": Stop("webhook", "webhooks", "name"),
     "/audit": Stop("audit"),
@@ -180,6 +183,27 @@ def session_that_has_ended(tab: Tab) -> None:
     tab.page.evaluate("document.getElementById('ended').hidden = false")
 
 
+def form_of_a_webhook(tab: Tab) -> None:
+    tab.open("/webhooks/crm")
+    tab.page.locator("summary").get_by_text("Change…").click()
+    expect(tab.page.locator("details[open] textarea[name=headers]")).to_be_visible()
+
+
+def refused_new_webhook(tab: Tab) -> None:
+    tab.open("/webhooks")
+    tab.page.locator("summary").get_by_text("Add a webhook…").click()
+    for name, value in (("name", "chat"), ("url", "https://10.0.0.1/"), ("types", "job.failed")):
+        tab.page.locator(f"details[open] input[name={name}]").fill(value)
+    with refused(tab, "422"):
+        tab.page.get_by_role("button", name="Add", exact=True).click()
+    expect(tab.page.get_by_role("alert")).to_contain_text("may not be sent to")
+
+
+def events_of_a_filter(tab: Tab) -> None:
+    tab.open("/events?type=job.failed+run.*&record=true")
+    expect(tab.page.get_by_text("Events that match are recorded until")).to_be_visible()
+
+
 def failed_jobs(tab: Tab) -> None:
     tab.open("/jobs?state=failed")
 
@@ -198,6 +222,9 @@ SCENES: Final[tuple[Callable[[Tab], None], ...]] = (
     unreadable_address,
     session_that_has_ended,
     failed_jobs,
+    form_of_a_webhook,
+    refused_new_webhook,
+    events_of_a_filter,
 )
 """Of a viewer who has signed in."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from mainspring import App, Retry, current_job, workflow
+from mainspring import App, Event, Retry, current_job, workflow
 
-app = App()
+app = App(name="shop")
 approved = app.signal("approved", dict)
 
 
@@ -19,6 +19,16 @@ def resize(path: str) -> str:
     if path.startswith("strange"):
         raise type(path, (Exception,), {})(path)
     return path.upper()
+
+
+@app.on("job.failed", function="resize")
+def alert(event: Event) -> None:
+    current_job().log.info("%s has failed: %s", event.job, event.data.error)
+
+
+@app.on("schedule.missed", function=["<script>alert()</script>", "{{ 7*7 }}"], tag="<b>pets</b>")
+def strange(_: Event) -> None:
+    return
 
 
 @app.scheduled("0 3 * * *", timezone="Europe/Berlin")

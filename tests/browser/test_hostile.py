@@ -29,6 +29,8 @@ BAD_REQUEST, DEFECT = 400, 500
 CAN_DO, SET_CLIENT_ID, PRE_SLEEP = 1, 22, 4
 """Packets of the Gearman protocol."""
 N = "namespaces/default"
+EVENTS = ("/events", "/listeners/alert", "/webhooks/crm")
+"""The pages about events that have forms."""
 
 SCAN = """page => {
   const strange = 'x-hostile, img, iframe, object, embed, base, body script, body style, body link, body meta'
@@ -136,7 +138,7 @@ def test_no_query_becomes_an_element_or_a_handler(chromium: Browser, hostile: Si
 def test_no_field_of_a_form_becomes_an_element_or_a_handler(chromium: Browser, hostile: Site) -> None:
     with signed_in(chromium, hostile) as tab:
         schedule = next(path for path in of_all_objects(hostile) if path.startswith("/schedules/"))
-        for path in (f"/jobs/{hostile.submit('mail')}", "/functions/resize", schedule, "/workflows/waiting"):
+        for path in (f"/jobs/{hostile.submit('mail')}", "/functions/resize", schedule, "/workflows/waiting", *EVENTS):
             tab.open(path)
             requests = tab.page.evaluate(FORMS, MARKUP)
             assert requests, path

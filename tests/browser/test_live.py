@@ -114,6 +114,29 @@ def test_a_list_changes_except_under_the_pointer(chromium: Browser, full: Site) 
         assert len(loaded) <= 2, "it is loaded once for each change; another one comes at a full hour"
 
 
+def test_events_come_while_the_page_is_open(chromium: Browser, empty: Site) -> None:
+    with signed_in(chromium, empty) as tab:
+        tab.open_live("/events?type=job.cancelled&record=true")
+        for _ in range(2):
+            handle = empty.submit(FUNCTION)
+            empty.call("POST", f"namespaces/default/jobs/{handle}/cancel", {"reason": "test"})
+            expect(tab.page.locator("#list tbody tr").first).to_contain_text(handle)
+        assert tab.page.evaluate("window.mark") == "same page"
+
+
+def test_a_listener_shows_its_pause_and_its_deliveries_as_they_come(chromium: Browser, full: Site) -> None:
+    with signed_in(chromium, full) as tab:
+        tab.open_live("/listeners/alert")
+        handle = full.submit("resize", wait=True, args=["broken.png"])
+        expect(tab.page.locator("#deliveries tbody tr").first).to_contain_text("succeeded")
+        found = full.call("GET", "namespaces/default/jobs?function=alert&limit=1")["items"][0]["handle"]
+        expect(tab.page.locator("#deliveries tbody tr").first).to_contain_text(found)
+        full.call("POST", "namespaces/default/listeners/alert/pause", {"reason": f"because of {handle}"})
+        expect(tab.page.locator("#state")).to_contain_text(handle)
+        full.call("POST", "namespaces/default/listeners/alert/resume", {})
+        expect(tab.page.locator("#state")).to_contain_text("active")
+
+
 def test_nothing_is_replaced_while_text_is_selected(chromium: Browser, full: Site) -> None:
     full.call("POST", "namespaces/default/schedules", {"name": "text", "function": "nightly", "cron": "0 0 1 1 *"})
     with signed_in(chromium, full) as tab:

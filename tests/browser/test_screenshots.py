@@ -40,6 +40,7 @@ def test_screenshots(chromium: Browser, tmp_path: Path) -> None:
             "/workers/{worker}": worker,
             "/operations/{id}": operation,
             "/webhooks/{name}": "crm",
+            "/listeners/{name}": "alert",
         }
         for path, stop in TOUR.items():
             assert tab.open(address(path, shown.get(path, ""))).status == 200, path

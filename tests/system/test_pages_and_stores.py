@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MENU = [page.path for page in PAGES if page.menu]
 LACKING = {
     POSTGRESQL: set(),
-    ZOOKEEPER: {"/workflows", "/operations", "/audit", "/settings/tokens", "/webhooks"},
+    ZOOKEEPER: {"/workflows", "/operations", "/audit", "/settings/tokens", "/events", "/listeners", "/webhooks"},
 }
 """The pages of what a store does not have."""
 BUTTONS = {

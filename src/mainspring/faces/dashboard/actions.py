@@ -24,7 +24,7 @@ from mainspring.faces.web.exchange import ROOT, N
 from mainspring.quantities import parse_duration, parse_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from types import ModuleType
 
     from mainspring.api.declaration import Button
@@ -32,7 +32,19 @@ if TYPE_CHECKING:
     from mainspring.faces.dashboard.visit import Visit
 
 Kind = Literal[
-    "text", "long_text", "number", "seconds", "duration", "json", "time", "rate", "choice", "flag", "names", "lines"
+    "text",
+    "long_text",
+    "number",
+    "seconds",
+    "duration",
+    "json",
+    "time",
+    "rate",
+    "choice",
+    "flag",
+    "names",
+    "lines",
+    "headers",
 ]
 PATH: Final = "/actions/"
 OF_PATH: Final = "path."
@@ -54,6 +66,7 @@ EXAMPLES: Final = {
     "json": "[1]",
     "time": "2030-01-31T12:00:00Z",
     "rate": "100/1m",
+    "headers": "X-Team: shop",
 }
 """Values of required fields in shown commands, by kind."""
 
@@ -84,6 +97,10 @@ class Field:
     """Characters."""
     permission: Permission | None = None
     """A further permission that a call with this field needs: forms of others lack it."""
+    everywhere: bool = False
+    """Whether a call with this field needs the action's permission in all namespaces: forms of others lack it."""
+    cleared: Any = None
+    """The value that is sent if a present one was removed; None: none is sent, and the present one stays."""
 
 
 class Further(NamedTuple):
@@ -156,7 +173,10 @@ class Action:
         values = dict(self.fixed)
         for one in self.fields:
             text = form.get(one.name, "")
-            value = None if text == form.get(PRESENT + one.name) else read_field(one, text)
+            present = form.get(PRESENT + one.name, "")
+            value = None if present and text == present else read_field(one, text)
+            if value is None and present and not text.strip():
+                value = one.cleared
             if value is not None:
                 values[one.name] = value
         return values
@@ -193,14 +213,27 @@ class Action:
         for one in self.fields:
             value = values.get(one.name, "")
             if one.option and (value or one.required):
-                options.append((one.option, None if one.kind == "flag" else _word(one, value)))
+                options += [(one.option, word) for word in _option_words(one, value)]
         if self.empty_option and not any(values.get(one.name) for one in self.fields):
             options.append((self.empty_option, None))
         return command_line(verbs, [name for name in names if name], options, namespace)
 
-    def permitted(self, may: Callable[[Permission], bool], typed: Mapping[str, str]) -> Action:
+    def permitted(
+        self,
+        may: Callable[[Permission], bool],
+        typed: Mapping[str, str],
+        may_everywhere: Callable[[Permission], bool] = lambda _: False,
+    ) -> Action:
         """Return the action without the fields that need a permission which the viewer lacks, except for typed ones."""
-        fields = [one for one in self.fields if one.permission is None or may(one.permission) or typed.get(one.name)]
+        fields = [
+            one
+            for one in self.fields
+            if typed.get(one.name)
+            or (
+                (one.permission is None or may(one.permission))
+                and (not one.everywhere or may_everywhere(self.permission))
+            )
+        ]
         return self if len(fields) == len(self.fields) else replace(self, fields=tuple(fields))
 
     def further(self, values: Mapping[str, str]) -> Further:
@@ -243,6 +276,16 @@ def _word(one: Field, value: str) -> str:
     return f"{text}s" if one.kind == "seconds" else text
 
 
+def _option_words(one: Field, value: str) -> Sequence[str | None]:
+    """Return the word for each time that a command has the option of a field; None: the option has no value."""
+    if one.kind == "flag":
+        return [None]
+    word = _word(one, value)
+    if one.kind == "names":
+        return word.replace(",", " ").split()
+    return [line.strip() for line in word.split("\n") if line.strip()] if one.kind in {"lines", "headers"} else [word]
+
+
 def read_field(one: Field, text: str) -> Any:
     """Return the JSON value of a field's text; None if it is empty. Raises FormError."""
     try:
@@ -252,7 +295,8 @@ def read_field(one: Field, text: str) -> Any:
 
 
 def _value_of(one: Field, text: str) -> Any:
-    text = text if one.kind == "long_text" else text.strip()
+    # Browsers send the ends of lines as two characters.
+    text = text.replace("\r\n", "\n") if one.kind == "long_text" else text.strip()
     if not text:
         if one.required:
             raise FormError(f"{one.label} is missing: fill it in")
@@ -274,9 +318,23 @@ def _value_of(one: Field, text: str) -> Any:
         return True
     if one.kind == "names":
         return text.replace(",", " ").split()
-    if one.kind == "lines":
-        return [line for part in text.split("\n") if (line := part.strip())]
+    if one.kind in {"lines", "headers"}:
+        lines = [line for part in text.split("\n") if (line := part.strip())]
+        return lines if one.kind == "lines" else _headers(lines)
     return text
+
+
+def _headers(lines: Iterable[str]) -> dict[str, str]:
+    """Return headers by name. The errors do not repeat values: they may be secrets."""
+    found: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = (part.strip() for part in line.partition(":"))
+        if not colon:
+            raise FormError("A header is written as NAME: VALUE, each on a line of its own")
+        if name in found:
+            raise FormError(f"The header {name[:64]} is there twice")
+        found[name] = value
+    return found
 
 
 def json_of(label: str, text: str) -> Any:

@@ -277,7 +277,9 @@ class Dashboard:
         if problem.status == 404:  # the page of an object that is gone would say the same
             following = self._above(visit, following)
         if problem.status in action.correctable and (action.fields or problem.status != FORBIDDEN):
-            refused_form = actions.RefusedForm(action.permitted(visit.may, form), parameters, version, form, faults)
+            refused_form = actions.RefusedForm(
+                action.permitted(visit.may, form, visit.may_everywhere), parameters, version, form, faults
+            )
         return visit.problem(problem, following, refused_form, current)
 
     def _done(

@@ -21,6 +21,7 @@ from jinja2.runtime import Context
 from mainspring import namespaces
 from mainspring.access.caller import Permission
 from mainspring.appearance import look_of
+from mainspring.event_log.types import patterns_of
 from mainspring.faces.dashboard import words
 
 if TYPE_CHECKING:
@@ -210,7 +211,11 @@ class Templates:
             at_server=at_server,
         )
         self._environment.filters.update(
-            size=words.size, duration=words.duration, number=words.number, sentence=words.sentence
+            size=words.size,
+            duration=words.duration,
+            number=words.number,
+            sentence=words.sentence,
+            patterns=patterns_of,
         )
 
     def render(self, name: str, values: Mapping[str, Any]) -> bytes:

@@ -121,6 +121,10 @@ class Visit:
         """The time of this page."""
         return dt.datetime.fromtimestamp(self.now, dt.UTC).isoformat(timespec="seconds")
 
+    def in_seconds(self, seconds: float) -> str:
+        """Return the time of this page and some seconds."""
+        return dt.datetime.fromtimestamp(self.now + seconds, dt.UTC).isoformat(timespec="seconds")
+
     def field(self, name: str) -> str:
         """Return one field of the query; empty if it is missing."""
         return self.query.get(name, [""])[0].strip()

@@ -231,7 +231,7 @@ class Browser:
             if one.attributes.get("type") != "checkbox" or "checked" in one.attributes
         }
         for area in form.all("textarea"):
-            filled[area.attributes["name"]] = area.text
+            filled[area.attributes["name"]] = "".join(one for one in area.children if isinstance(one, str))
         for select in form.all("select"):
             chosen = [one for one in select.all("option") if "selected" in one.attributes] or select.all("option")
             filled[select.attributes["name"]] = chosen[0].attributes["value"]

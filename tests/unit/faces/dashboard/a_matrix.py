@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from tests.simulation.wires import Wire
 
+from mainspring.api.listeners import DeclaredListener, DeclareListeners
 from mainspring.wire.gearman_protocol import EXTENSION, Type, request
 
 from .a_browser import browsing
@@ -142,6 +143,15 @@ class Matrix:
                 change = {"action": "cancel", "filter": {"function": name}, "rate": 0.001}
                 found = (await call("POST", "operations", change))["id"]
                 return f"/operations/{found}", {"id": found}
+            case "listeners":
+                listener = DeclaredListener(name=name, types=["job.failed"])
+                await self.built.api.call(DeclareListeners(app=name, listeners=[listener], functions=[name]))
+                if verb == "resume":
+                    await call("POST", f"listeners/{name}/pause", {})
+                return f"/listeners/{name}", {"name": name}
+            case "events":
+                await call("PUT", f"events/cursors/{name}", {"type": ["job.failed"]})
+                return "/events", {"name": name}
             case "webhooks":
                 hook = {"name": name, "url": "http://127.0.0.1:1025/", "types": ["job.failed"]}
                 await call("POST", "webhooks", hook)
@@ -160,12 +170,13 @@ class Matrix:
 
         Of the audit it returns the marks: each refused request is in the audit, too.
         """
-        shown = await self.browser.call("GET", "marks" if path == "/audit" else path.removeprefix("/"))
+        of_lists = {"/audit": "marks", "/events": "events/cursors"}
+        shown = await self.browser.call("GET", of_lists.get(path, path.removeprefix("/")))
         if path.startswith("/operations"):
             return shown["state"]
-        return {
-            name: shown[name] for name in shown if name != "registered"
-        }  # unknown in the first two seconds of a node
+        # Unknown in the first two seconds of a node, and how far a listener or a webhook is.
+        passing = {"registered", "delivered", "behind"}
+        return {name: shown[name] for name in shown if name not in passing}
 
 
 @contextlib.asynccontextmanager

@@ -13,6 +13,7 @@ from mainspring.faces.dashboard.actions import EXAMPLES
 from mainspring.faces.dashboard.pages import ACTIONS
 from mainspring.faces.dashboard.pages.functions import LIMIT
 from mainspring.faces.dashboard.pages.jobs import DELETE, RETRY
+from mainspring.faces.dashboard.pages.webhooks import EDIT
 from mainspring.faces.dashboard.pages.workflows import SIGNAL
 
 if TYPE_CHECKING:
@@ -45,6 +46,23 @@ def test_a_command_leaves_out_what_may_be_empty() -> None:
     command = "mainspring workflows signal summer approved"
     assert SIGNAL.command_line("default", {"key": "summer"}, {"name": "approved"}) == command
     assert SIGNAL.command_line("default", {"key": "summer"}, {"name": "approved", "value": "1"}) == f"{command} 1"
+
+
+def test_an_option_is_repeated_for_each_value() -> None:
+    typed = {
+        "url": "https://a",
+        "types": "job.failed, run.*",
+        "functions": "pay*\r\nre fund\r\n",
+        "headers": "X: 1\nY: 2",
+    }
+    words = shlex.split(EDIT.command_line("default", {"name": "crm"}, typed))
+    options = list(zip(words[4::2], words[5::2], strict=True))
+    assert options == [
+        ("--url", "https://a"),
+        *(("--type", "job.failed"), ("--type", "run.*")),
+        *(("--function", "pay*"), ("--function", "re fund")),
+        *(("--header", "X: 1"), ("--header", "Y: 2")),
+    ]
 
 
 def test_the_options_and_keys_of_empty_fields_are_named() -> None:

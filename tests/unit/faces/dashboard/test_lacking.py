@@ -18,7 +18,14 @@ from .a_browser import browsing
 if TYPE_CHECKING:
     from .a_browser import Browser, Shown
 
-NEEDS: Final = (Feature.ACCESS, Feature.LIMITS, Feature.JOB_CHANGES, Feature.WORKFLOWS, Feature.OPERATIONS)
+NEEDS: Final = (
+    Feature.ACCESS,
+    Feature.LIMITS,
+    Feature.JOB_CHANGES,
+    Feature.WORKFLOWS,
+    Feature.OPERATIONS,
+    Feature.EVENTS,
+)
 """The features that pages and buttons need."""
 REFUSED: Final = "is on the other pages"
 

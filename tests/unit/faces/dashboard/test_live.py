@@ -10,6 +10,7 @@ from tests.unit.api.a_node import run
 
 from mainspring.access.caller import Caller, Grant, Role
 from mainspring.api.jobs import JobProgress
+from mainspring.api.listeners import DeclaredListener, DeclareListeners
 from mainspring.api.namespaces import FunctionNumbers, Numbers
 from mainspring.api.operations import OperationInfo
 from mainspring.callbacks import awaited
@@ -122,6 +123,10 @@ def test_a_page_has_the_version_that_its_stream_sends_until_something_changes(ca
             fired = await browser.call("POST", "schedules/wages/trigger")
             await browser.call("POST", f"jobs/{fired['handle']}/cancel", {"reason": "test"})
             await browser.call("POST", "workflows", {"function": "payroll", "id": "may", "args": []})
+            listener = DeclaredListener(name="pay_alert", types=["job.*"])
+            await built.api.call(DeclareListeners(app="shop", listeners=[listener], functions=["pay_alert"]))
+            hook = {"name": "crm", "url": "http://127.0.0.1:1025/", "types": ["node.dead"]}
+            await browser.call("POST", "webhooks", hook)
             changes = {
                 "/": ("schedules/wages/pause", {}),
                 "/schedules": ("schedules/wages/resume", {}),
@@ -130,17 +135,32 @@ def test_a_page_has_the_version_that_its_stream_sends_until_something_changes(ca
                 "/workflows/may": ("workflows/may/cancel", {"reason": "test"}),
                 "/workers": None,
                 "/nodes": None,
+                "/events": ("jobs", {"function": "pay", "delay": 3600}),
+                "/listeners": ("listeners/pay_alert/pause", {}),
+                "/listeners/pay_alert": ("listeners/pay_alert/resume", {}),
             }
+            if caller != "payments":  # who sees no webhooks
+                changes |= {
+                    "/webhooks": ("webhooks/crm/pause", {"reason": "test"}),
+                    "/webhooks/crm": ("webhooks/crm/resume", {}),
+                }
             for path, change in changes.items():
                 page = await browser.open(path, token=caller)
                 version = page.root.one("span", id="shown").attributes["data-version"]
                 sent = await browser.event(stream(page), "version", caller)
                 assert (version, sent["spread"]) == (sent["version"], 0.5), path
                 if change is not None:
-                    await browser.call("POST", *change)
+                    answer = await browser.call("POST", *change)
+                    if path == "/events":
+                        await browser.call("POST", f"jobs/{answer['handle']}/cancel", {"reason": "test"})
                     later = await browser.open(path, token=caller)
                     assert later.root.one("span", id="shown").attributes["data-version"] != version, path
-            for path in ("/workers?name=x", "/workflows?status=open", "/schedules/wages?since=2030-01-01T00:00:00"):
+            for path in (
+                "/events?type=job.*",
+                "/workers?name=x",
+                "/workflows?status=open",
+                "/schedules/wages?since=2030-01-01T00:00:00",
+            ):
                 part = await browser.open(path, token=caller)
                 assert part.root.one("span", id="shown").attributes["data-version"] == "", path
 

@@ -11,6 +11,7 @@ import pytest
 from tests.unit.api.a_node import Side, run
 from tests.unit.faces.rest.a_server import whole_node
 
+from mainspring.access.caller import Caller, Grant, Role
 from mainspring.api.functions import Acknowledged
 from mainspring.api.handlers import functions
 from mainspring.api.jobs import JobInfo
@@ -24,6 +25,7 @@ from mainspring.api.namespaces import (
     RecentJobs,
     StoreState,
     TroubledFunction,
+    TroubledSubscription,
 )
 from mainspring.api.schedules import ScheduleInfo
 from mainspring.api.workflows import RunInfo
@@ -31,7 +33,7 @@ from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.errors import StoreFullError
 from mainspring.faces.dashboard.app import Dashboard
 from mainspring.faces.dashboard.calls import Items
-from mainspring.faces.dashboard.pages.overview import troubles
+from mainspring.faces.dashboard.pages.overview import delivery_troubles, troubles
 from mainspring.jobs.held import Ability, Worker
 from mainspring.jobs.model import failure
 
@@ -66,6 +68,55 @@ def test_trouble_is_said_in_sentences() -> None:
     ]
     assert troubles(_status(1, 301.0), [_node("a")], workers=1) == ["A job of f has waited for 5 min 1 s."]
     assert troubles(_status(1, 299.0), [_node("a")], workers=1) == []
+
+
+def test_paused_and_failing_webhooks_and_listeners_are_trouble_with_a_way_to_them() -> None:
+    def troubled(kind: str, name: str, paused: str | None = None, failures: int = 0) -> TroubledSubscription:
+        return TroubledSubscription("webhook" if kind == "webhook" else "listener", name, paused, failures)
+
+    paused = [troubled("webhook", name, "the receiver is gone", 5) for name in ("crm", "chat", "erp", "bi")]
+    for subscriptions, sentences in (
+        ([], []),
+        (paused[:1], [("The webhook crm is paused: the receiver is gone.", "/webhooks/{name}", "crm")]),
+        (paused, [("The webhooks crm, chat, erp and 1 more webhook are paused.", "/webhooks", "")]),
+        (
+            [troubled("listener", "alert", failures=1)],
+            [("1 delivery to the listener alert failed for good.", "/listeners/{name}", "alert")],
+        ),
+        (
+            [troubled("listener", "alert", "down"), troubled("listener", "note", failures=2), paused[0]],
+            [
+                ("The webhook crm is paused: the receiver is gone.", "/webhooks/{name}", "crm"),
+                ("The listener alert is paused: down.", "/listeners/{name}", "alert"),
+                ("2 deliveries to the listener note failed for good.", "/listeners/{name}", "note"),
+            ],
+        ),
+    ):
+        assert [one[:3] for one in delivery_troubles(subscriptions)] == sentences
+
+
+def test_a_paused_webhook_is_trouble_for_those_who_see_it() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, _):
+            browser.admit("pay", Caller("pay", (Grant(Role.OPERATOR, functions=("pay*",)),)))
+            hook = {"name": "crm", "url": "http://127.0.0.1:1025/", "types": ["job.failed"]}
+            await browser.call("POST", "webhooks", hook)
+            before = await browser.open("/")
+            assert before.main.all("p", class_="problem") == []
+            await browser.call("POST", "webhooks/crm/pause", {"reason": "<b>it moves</b>"})
+            page = await browser.open("/", token="viewer")
+            (problem,) = page.main.all("p", class_="problem")
+            assert problem.text.endswith("The webhook crm is paused: <b>it moves</b>. Show it")
+            assert problem.one("a").attributes["href"] == "/webhooks/crm"
+            assert "well" not in page.main.one("div", id="health").text
+            versions = {one.root.one("span", id="shown").attributes["data-version"] for one in (before, page)}
+            assert len(versions) == 2, "open pages learn of it"
+            assert (await browser.open("/", token="pay")).main.all("p", class_="problem") == []
+            assert (await browser.open("/?namespace=team")).main.all("p", class_="problem") == []
+            await browser.call("POST", "webhooks/crm/resume", {})
+            assert (await browser.open("/")).main.all("p", class_="problem") == []
+
+    run(test())
 
 
 def test_the_number_of_dead_letters_is_exact_where_all_were_counted() -> None:

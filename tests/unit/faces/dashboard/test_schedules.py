@@ -330,7 +330,7 @@ def test_a_schedule_leads_to_its_children() -> None:
             await browser.call("POST", "schedules", {"name": "mail", "function": "mail", "parents": ["nightly"]})
             handle = (await browser.call("POST", "schedules/nightly/trigger"))["handle"]
             page = await browser.open("/schedules/nightly")
-            assert [one.text for one in page.main.one("dl").all("a")] == ["report", "mail"]
+            assert [one.text for one in page.main.one("dl").all("a")] == ["report", "those about it", "mail"]
             drawn = page.main.one("svg")
             assert [one.text for one in drawn.all("text") if one.attributes.get("text-anchor") == "end"] == [
                 "nightly",

@@ -59,6 +59,9 @@ _PAGES: Final = {
     ("functions", ""): "/functions/{name}",
     ("schedules", ""): "/schedules/{name}",
     ("schedules", "declare"): "",
+    ("listeners", ""): "/listeners/{name}",
+    ("webhooks", ""): "/webhooks/{name}",
+    ("events", ""): "/events",
     ("workers", ""): "/workers/{name}",
     ("workflows", ""): "/workflows/{name}",
     ("workflows", "start"): "",
@@ -142,14 +145,13 @@ def _title(name: str) -> str:
     return name.replace("_", " ")
 
 
-def address_of(visit: Visit, act: ActInfo) -> str:
+def address_of(visit: Visit, what: str, name: str, namespace: str) -> str:
     """Return the address of the page of an act's object; empty if there is none."""
-    kind, _, verb = act.what.partition(".")
-    query = {NAMESPACE: act.namespace}
+    kind, _, verb = what.partition(".")
     path = _PAGES.get((kind, verb), _PAGES.get((kind, ""), ""))
-    if kind == "jobs" and not act.object.startswith(HANDLE):  # the function of a refused job
+    if kind == "jobs" and not name.startswith(HANDLE):  # the function of a refused job
         path = "/functions/{name}"
-    return visit.url(path, query, name=act.object) if path and act.object else ""
+    return visit.url(path, {NAMESPACE: namespace}, name=name) if path and name else ""
 
 
 async def acts_on(visit: Visit, *names: str) -> Items[ActInfo] | None:

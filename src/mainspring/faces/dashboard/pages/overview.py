@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.access.caller import Permission
 from mainspring.api.access import MarkInfo
@@ -33,6 +33,9 @@ from mainspring.faces.dashboard.words import duration, number
 from mainspring.faces.web.exchange import N
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mainspring.api.namespaces import TroubledSubscription
     from mainspring.faces.dashboard.visit import Response, Visit
 
 NEWEST_MARKS: Final = 3
@@ -81,6 +84,46 @@ def troubles(
     if versions := different_versions(nodes):
         found.append(versions)
     return found
+
+
+class Trouble(NamedTuple):
+    """A sentence about something wrong, and the page to look at."""
+
+    text: str
+    path: str
+    """That of the page, with its name in braces."""
+    name: str
+    """That of the object; empty: the page is that of several ones."""
+    link: str
+
+
+def delivery_troubles(subscriptions: Sequence[TroubledSubscription]) -> list[Trouble]:
+    """Return which webhooks and listeners are paused, and to which ones messages or events were given up."""
+    found = []
+    for kind in ("webhook", "listener"):
+        those = [one for one in subscriptions if one.kind == kind]
+        paused = [one for one in those if one.paused]
+        failing = [one for one in those if one.failures and not one.paused]
+        if len(paused) == 1:
+            text = f"The {kind} {paused[0].name} is paused: {(paused[0].paused or '').removesuffix('.')}."
+            found.append(_trouble(text, kind, paused))
+        elif paused:
+            names = some_of([one.name for one in paused], f"{kind}s")
+            found.append(_trouble(f"The {kind}s {names} are paused.", kind, paused))
+        if failing:
+            names = some_of([one.name for one in failing], f"{kind}s")
+            number_of_them = sum(one.failures for one in failing)
+            what = "delivery" if number_of_them == 1 else "deliveries"
+            text = f"{number(number_of_them)} {what} to the {kind if len(failing) == 1 else f'{kind}s'} {names} failed for good."
+            found.append(_trouble(text, kind, failing))
+    return found
+
+
+def _trouble(text: str, kind: str, those: Sequence[TroubledSubscription]) -> Trouble:
+    name = those[0].name if len(those) == 1 else ""
+    return Trouble(
+        text, f"/{kind}s/{{name}}" if name else f"/{kind}s", name, f"Show {'it' if name else f'all {kind}s'}"
+    )
 
 
 def _dead_letters(status: NamespaceStatus, dead: Items[JobInfo], settled: set[str]) -> str:
@@ -166,6 +209,7 @@ async def overview(visit: Visit) -> Response:
         visit.optional(calls.get(Items[MarkInfo], f"{N}/marks", query={"limit": 20}), "marks"),
     )
     workers = sum(node.workers for node in nodes.items)
+    deliveries = delivery_troubles(status.subscriptions) if visit.has("events") else []
     dead = None if isinstance(failed, Problem) else failed
     letters = [] if dead is None else dead.items
     known_marks = [] if isinstance(marks, Problem) else marks.items
@@ -183,6 +227,7 @@ async def overview(visit: Visit) -> Response:
         workers=workers,
         has_parked=parked is not None and bool(parked.items),
         troubles=troubles(status, nodes.items, workers=workers, dead=dead, parked=parked, now=visit.now),
+        deliveries=deliveries,
         uncounted=uncounted(status, letters, visit.now),
         sparks=[spark(one, known_marks, visit.now) for one in status.troubled],
         rate=rate,

@@ -10,39 +10,98 @@ import msgspec
 
 from mainspring.access.caller import Permission
 from mainspring.api.jobs import JobInfo
+from mainspring.api.versions import DELIVERIES, SUBSCRIPTIONS, version_of
 from mainspring.api.webhooks import (
+    AddWebhook,
     EditWebhook,
     PauseWebhook,
     RedeliverWebhook,
     RemoveWebhook,
     ResumeWebhook,
+    RotateWebhook,
     TryWebhook,
+    WebhookFields,
     WebhookInfo,
     WebhookSecret,
 )
-from mainspring.faces.dashboard.actions import Field, FormError, act, read_field
+from mainspring.event_log.types import patterns_of
+from mainspring.faces.dashboard.actions import Field, FormError, act, declared, read_field
 from mainspring.faces.dashboard.calls import NONE, Items, Problem, RefusedError
-from mainspring.faces.dashboard.rendering import curl
 from mainspring.faces.dashboard.visit import Page
 from mainspring.faces.web.exchange import N
+from mainspring.webhooks.bodies import LONGEST_TEMPLATE, READY_MADE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mainspring.faces.dashboard.actions import Action
     from mainspring.faces.dashboard.visit import Response, Visit
 
-ROWS: Final = 100
-DELIVERIES: Final = 20
+ROWS: Final = SUBSCRIPTIONS
 WEBHOOKS: Final = f"{N}/webhooks"
 WEBHOOK: Final = f"{WEBHOOKS}/{{name}}"
-ROTATED: Final = f"{WEBHOOK}/rotate"
-FIELDS: Final = (
-    Field(name="name", label="Name", required=True, longest=100),
-    Field(name="url", label="URL", required=True),
-    Field(name="types", label="Types of events", kind="names", required=True, hint="such as job.failed or job.*"),
-    Field(name="functions", label="Functions", kind="names", hint="names or patterns such as pay*; empty: all"),
-    Field(name="template", label="Template", hint="slack, discord, teams, or a text; empty: Standard Webhooks"),
+NAME: Final = Field(name="name", label="Name", required=True, longest=100)
+SETTINGS: Final = (
+    declared(WebhookFields, "url", label="URL", required=True),
+    declared(
+        WebhookFields, "types", label="Types of events", kind="names", required=True, hint="such as job.failed or job.*"
+    ),
+    declared(WebhookFields, "functions", hint="names or patterns such as pay*, each on a line; empty: all", cleared=[]),
+    declared(
+        WebhookFields,
+        "tags",
+        hint="of the job, the run or the schedule, each on a line: it has all of them",
+        cleared=[],
+    ),
+    declared(
+        WebhookFields,
+        "everywhere",
+        label="Events of all namespaces",
+        hint="and those outside, such as about nodes",
+        everywhere=True,
+        cleared=False,
+    ),
+    declared(
+        WebhookFields,
+        "format",
+        choices=(("", "Standard Webhooks, or the template"), ("cloudevents", "CloudEvents 1.0")),
+        hint="",
+    ),
+    declared(
+        WebhookFields,
+        "template",
+        kind="long_text",
+        longest=LONGEST_TEMPLATE,
+        hint=f"{', '.join(READY_MADE)}, or a text",
+        cleared="",
+    ),
+    declared(
+        WebhookFields, "content", label="The template makes", choices=(("", "JSON"), ("text", "plain text")), hint=""
+    ),
+    Field(
+        name="headers",
+        label="Headers",
+        kind="headers",
+        option="--header",
+        hint="such as X-Team: shop, each on a line",
+        cleared={},
+    ),
 )
+FIELDS: Final = (NAME, *SETTINGS)
+CHOICES: Final = {
+    "format": (("standard", "Standard Webhooks"), ("cloudevents", "CloudEvents 1.0"), ("template", "the template")),
+    "content": (("json", "JSON"), ("text", "plain text")),
+}
+"""Those of the form for a webhook that exists."""
+HIDDEN: Final = "…"
+"""Stands for the value of a header. No header may have it, so it is never sent as one."""
+KEPT_HEADERS: Final = f"each on a line; unchanged: the same values, which are not shown; changed: without {HIDDEN}"
+EXAMPLE: Final = {"name": "NAME", "url": "https://crm.example.com/events", "types": "job.failed"}
+ADD: Final = act(AddWebhook, label="Add a webhook", done="", fields=FIELDS, command="webhooks add {name}")
+OVERLAP: Final = declared(
+    RotateWebhook, "overlap", label="The old secret signs beside it for", hint="such as 1h; 0s: no longer; empty: a day"
+)
+ROTATE: Final = act(RotateWebhook, label="New secret", done="", fields=(OVERLAP,))
 PAUSE: Final = act(
     PauseWebhook, label="Pause", done="The webhook is paused: its events wait.", needs="events", fields=("reason",)
 )
@@ -62,14 +121,26 @@ REDELIVER: Final = act(
     label="Deliver again",
     done="The events are delivered once more, with their ids.",
     needs="events",
-    fields=("since", "until"),
+    fields=(
+        declared(RedeliverWebhook, "handle", option="", hint="of one delivery; or, without it, a stretch of events"),
+        "since",
+        "until",
+    ),
+    command="webhooks redeliver {name} {handle}",
 )
 EDIT: Final = act(
     EditWebhook,
     label="Change",
     done="The webhook is changed.",
     needs="events",
-    fields=("url", "types", "functions", "tags", "format", "template", "content"),
+    fields=[
+        replace(
+            one,
+            choices=CHOICES.get(one.name, one.choices),
+            hint=KEPT_HEADERS if one.kind == "headers" else one.hint,
+        )
+        for one in SETTINGS
+    ],
 )
 REMOVE: Final = act(
     RemoveWebhook,
@@ -86,6 +157,31 @@ _PAUSE, _RESUME, _TEST, _REDELIVER, _EDIT, _REMOVE = ACTIONS
 def may_administer(visit: Visit) -> bool:
     """Return whether to show the forms with secrets."""
     return visit.offers(_REMOVE)
+
+
+def present(shown: WebhookInfo) -> dict[str, str]:
+    """Return the values of the form that changes a webhook."""
+    return {
+        "url": shown.url,
+        "types": " ".join(patterns_of(shown.types)),
+        "functions": "\n".join(shown.functions),
+        "tags": "\n".join(shown.tags),
+        "everywhere": "1" if shown.everywhere else "",
+        "format": shown.format,
+        "template": shown.template,
+        "content": shown.content,
+        "headers": "\n".join(f"{name}: {HIDDEN}" for name in shown.headers),
+    }
+
+
+def actions_of(visit: Visit, shown: WebhookInfo) -> list[Action]:
+    """Return the actions that make sense and that the viewer may do."""
+    changing = (_RESUME if shown.paused else _PAUSE, _EDIT)
+    return [
+        one.permitted(visit.may, NONE, visit.may_everywhere)
+        for one in (changing[0], _TEST, _REDELIVER, changing[1], _REMOVE)
+        if visit.offers(one) and (one not in changing or not shown.everywhere or visit.may_everywhere(one.permission))
+    ]
 
 
 async def webhooks(visit: Visit) -> Response:
@@ -116,20 +212,22 @@ async def _list(
     fault: str = "",
     fields: Mapping[str, str] = NONE,
 ) -> Response:
-    query = {"cursor": visit.field("cursor"), "limit": ROWS}
-    listed = await visit.calls.get(Items[WebhookInfo], WEBHOOKS, query=query)
-    example = {"name": "NAME", "url": "https://crm.example.com/events", "types": ["job.failed"]}
+    cursor = visit.field("cursor")
+    listed = await visit.calls.get(Items[WebhookInfo], WEBHOOKS, query={"cursor": cursor, "limit": ROWS})
     return visit.render(
         "webhooks.html",
         code=422 if fault else 200,
         listed=listed,
         rows=ROWS,
-        fields=FIELDS if may_administer(visit) else (),
+        fields=ADD.permitted(visit.may, form, visit.may_everywhere).fields if may_administer(visit) else (),
         form=form,
         fault=fault,
         faults=fields,
         created=created,
-        curl=curl("POST", visit.api_address(WEBHOOKS), example),
+        command=ADD.command_line(visit.namespace, NONE, EXAMPLE),
+        curl=ADD.curl_line(visit.api_address(WEBHOOKS), EXAMPLE),
+        further=ADD.further(EXAMPLE),
+        version="" if cursor else version_of(listed.items),
     )
 
 
@@ -140,8 +238,9 @@ async def webhook(visit: Visit) -> Response:
 
 async def rotate(visit: Visit, form: Mapping[str, str]) -> Response:
     """Give a webhook a new secret, and show it."""
-    del form
-    answer = await visit.calls.send("POST", ROTATED, dict(visit.parameters), body={})
+    overlap = read_field(OVERLAP, form.get(OVERLAP.name, ""))
+    body = {} if overlap is None else {OVERLAP.name: overlap}
+    answer = await visit.calls.send("POST", ROTATE.path, dict(visit.parameters), body=body)
     return await _one(visit, msgspec.json.decode(answer.body, type=WebhookSecret))
 
 
@@ -152,15 +251,17 @@ async def _one(visit: Visit, created: WebhookSecret | None = None) -> Response:
         visit.calls.get(WebhookInfo, WEBHOOK, parameters),
         visit.optional(visit.calls.get(Items[JobInfo], f"{N}/jobs", query=query), "deliveries"),
     )
-    actions = (_RESUME if shown.paused else _PAUSE, _TEST, _REDELIVER, _EDIT, _REMOVE)
+    listed = [] if isinstance(deliveries, Problem) else deliveries.items
     return visit.render(
         "webhook.html",
         webhook=shown,
-        deliveries=[] if isinstance(deliveries, Problem) else deliveries.items,
-        actions=[one for one in actions if visit.offers(one)],
+        deliveries=listed,
+        actions=actions_of(visit, shown),
+        present=present(shown),
         created=created,
-        rotates=may_administer(visit),
-        rotate_curl=curl("POST", visit.api_address(ROTATED, parameters)),
+        rotates=may_administer(visit) and (not shown.everywhere or visit.may_everywhere(_EDIT.permission)),
+        rotate=ROTATE,
+        version=version_of([shown], listed),
     )
 
 
