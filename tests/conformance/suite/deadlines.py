@@ -495,6 +495,32 @@ class DeadlineSuite(StoreFixtures):
         ring_absences(plans, START + 10 * MINUTE + 5 * SECOND)
         assert len(late(plans)) == 1
 
+    def test_a_late_schedule_that_is_paused_and_resumed_may_be_late_again(self, plans: Scheduling) -> None:
+        plans.add("a", start_within=5.0)
+        ring_absences(plans, START + 2 * MINUTE)
+        plans.at(2.5)
+        plans.change("pause", "a")
+        assert plans.stored("a").state.late_us == 0, "a pause ends the lateness"
+        plans.at(9.5)
+        plans.change("resume", "a")
+        plans.store.reopen()
+        plans.attend()
+        plans.fire()  # the catch-up after the pause
+        times = absences(plans)
+        assert times == [START + 10 * MINUTE + 5 * SECOND], "from the next fire time on"
+        ring_absences(plans, times[0])
+        assert [one[1] for one in late(plans)] == [START + MINUTE, START + 10 * MINUTE]
+
+    def test_a_late_schedule_stays_silent_over_a_restart_until_it_starts(self, plans: Scheduling) -> None:
+        plans.add("a", start_within=5.0)
+        ring_absences(plans, START + 2 * MINUTE)
+        plans.store.reopen()
+        plans.attend()
+        plans.at(5.5)
+        plans.fire()  # the catch-up starts a job
+        assert len(late(plans)) == 1
+        assert absences(plans) == [START + 6 * MINUTE + 5 * SECOND]
+
     def test_a_schedule_that_is_gone_is_not_late(self, plans: Scheduling) -> None:
         plans.add("a", start_within=5.0)
         plans.change("remove", "a")

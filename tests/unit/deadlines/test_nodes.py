@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from tests.unit.faces.rest.a_server import whole_node
 
-from mainspring.api.events import END, EventInfo, ListEvents
+from mainspring.api.events import END, EventInfo, ListEvents, SaveCursor
 from mainspring.api.jobs import ShowJob
-from mainspring.api.schedules import AddSchedule, EditSchedule, ShowSchedule
+from mainspring.api.schedules import AddSchedule, EditSchedule, PauseSchedule, ResumeSchedule, ShowSchedule
 from mainspring.api.submitting import JobOptions, Submit
 from mainspring.api.workflows import ListWorkflowRuns, ShowRun, StartRun
 from mainspring.callbacks import awaited
@@ -89,5 +89,50 @@ def test_a_schedule_has_its_times() -> None:
             await built.api.call(EditSchedule(name="a", deadline=None))
             shown = await built.api.call(ShowSchedule("a"))
             assert (shown.start_within, shown.deadline) == (5.0, None)
+
+    run(test())
+
+
+@pytest.mark.parametrize("misfire", ["once", "skip"])
+def test_a_schedule_whose_nodes_were_all_away_was_late_once(misfire: Literal["once", "skip"], tmp_path: Any) -> None:
+    store = f"sqlite:///{tmp_path}/jobs.db"
+
+    async def test() -> None:
+        async with whole_node(store) as (_, built):
+            add = AddSchedule(name="a", every=2.0, start_within=0.5, misfire=misfire, misfire_after=0.1)
+            await built.api.call(add)
+            place = (await built.api.call(SaveCursor("tests", type=["schedule.*"]))).place  # it outlives the node
+        await asyncio.sleep(3)  # a fire time passes without a node, and the time for its job
+        async with whole_node(store) as (_, built):
+            found: list[EventInfo] = []
+            after: str | None = place
+            while all(one.type != "schedule.fired" for one in found):
+                page = await built.api.call(ListEvents(type=["schedule.*"], after=after, wait=5.0))
+                found, after = found + page.items, page.last
+            (late,) = (one for one in found if one.type == "schedule.overdue")
+            assert (late.subject, late.data["why"]) in {("a", "not_fired"), ("a", "misfire")}
+            assert (await built.api.call(ShowSchedule("a"))).overdue_since is None
+
+    run(test())
+
+
+def test_a_schedule_that_is_paused_while_the_node_is_away_is_not_late(tmp_path: Any) -> None:
+    store = f"sqlite:///{tmp_path}/jobs.db"
+
+    async def test() -> None:
+        async with whole_node(store) as (_, built):
+            await built.api.call(AddSchedule(name="a", every=2.0, start_within=0.5))
+            place = (await built.api.call(SaveCursor("tests", type=["schedule.*"]))).place
+            await built.api.call(PauseSchedule("a"))
+        await asyncio.sleep(3)
+        async with whole_node(store) as (_, built):
+            await built.api.call(ResumeSchedule("a"))
+            found: list[str] = []
+            after: str | None = place
+            while "schedule.fired" not in found:
+                page = await built.api.call(ListEvents(type=["schedule.*"], after=after, wait=5.0))
+                found, after = found + [one.type for one in page.items], page.last
+            assert "schedule.resumed" in found
+            assert "schedule.overdue" not in found
 
     run(test())
