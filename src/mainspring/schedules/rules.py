@@ -181,9 +181,8 @@ def watch(before: Stored | None, after: Stored, *, started: bool) -> int:
         return known_us
     next_us = state.next_us
     if next_us is not None and is_fresh and next_us <= state.resumed_us:
-        next_us = triggers.next_after(
-            schedule, state.resumed_us
-        )  # the times of the pause are not decided yet, and start nothing
+        # The times of the pause are not decided yet, and start nothing.
+        next_us = triggers.next_after(schedule, state.resumed_us)
     if next_us is not None and triggers.excluded(schedule, next_us):
         next_us = next(triggers.running_times(schedule, next_us, next_us + _YEAR_US), None)
     following_us = 0 if next_us is None else next_us + duration_us(schedule.start_within)
