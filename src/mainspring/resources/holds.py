@@ -66,9 +66,7 @@ class HolderKind(IntEnum):
 
     LEASE = 1
     """A stored job under a term: as long as it is held under the term. A run's root job is one, under the term of all runs."""
-    NODE = 2
-    """A foreground job, which is in the memory of a node alone: until the node gives it back, or its term ends."""
-    PERSON = 3
+    PERSON = 2
     """An operator: until it is given back, or its time is over."""
 
 
@@ -88,14 +86,16 @@ class Request(NamedTuple):
 
     holder: Holder
     turn: int
-    """Tells this request of its holder from earlier ones: a repeated one has the same, and gets the same answer."""
+    """Tells this request of its holder from earlier ones, also under the same term: a repeated one gets the same answer."""
     lines: tuple[Line, ...]
     priority: int
     """0 is the highest, as of jobs."""
     since_us: int
     """When the job was due first; for others, when the request was made."""
+    function: bytes = b""
+    """The function of the job, whose nodes are told when slots are free; empty for a person."""
     until_us: int = 0
-    """When the wait, or the hold of a person, ends by itself; 0: it does not."""
+    """When a person's wait and hold end by themselves; 0 for others."""
 
 
 class Hold(NamedTuple):
@@ -135,9 +135,7 @@ class Allotment(NamedTuple):
     """The resources of which slots are missing."""
 
 
-def allot(
-    resources: Mapping[str, Resource], free: Mapping[str, Mapping[str, int]], lines: Iterable[Line]
-) -> Allotment:
+def allot(resources: Mapping[str, Resource], free: Mapping[str, Mapping[str, int]], lines: Iterable[Line]) -> Allotment:
     """Return as many of the slots that lines ask for as are free.
 
     ``free`` has the slots by resource and item. Items with the fewest labels go first, so that the others stay for those that
@@ -259,11 +257,11 @@ def decide(
         found = allot(resources, free, request.lines)
         for (name, item), number in found.units.items():
             free[name][item] -= number
-        if not found.lacking:
+        if found.lacking:
+            behind = {other: None for name in found.lacking for other in before.get(name, ())}
+            verdicts[holder] = Waits(found.lacking, (*behind,)[:SHOWN])
+        else:
             verdicts[holder] = found.units
-            continue
-        behind = {other: None for name in found.lacking for other in before.get(name, ())}
-        verdicts[holder] = Waits(found.lacking, (*behind,)[:SHOWN])
         for name in {line.resource for line in request.lines}:
             before.setdefault(name, []).append(holder)
     return verdicts

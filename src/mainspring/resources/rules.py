@@ -7,7 +7,7 @@ Limits as programs and users write them: times in seconds, and by default a burs
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -21,7 +21,7 @@ from mainspring.sizes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
 
 class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,6 +69,10 @@ class Declaration(msgspec.Struct, frozen=True):
     last_us: int
     """When a worker with this declaration was last connected."""
 
+    def repeated(self, last_us: int) -> Self:
+        """Return the declaration with another time of its last repetition."""
+        return msgspec.structs.replace(self, last_us=last_us)
+
 
 class Times(msgspec.Struct, frozen=True, omit_defaults=True):
     """The times of a function's jobs, in seconds from their due times, where a job has none of its own."""
@@ -88,6 +92,10 @@ class TimesDeclaration(msgspec.Struct, frozen=True):
     times: Times
     first_us: int
     last_us: int
+
+    def repeated(self, last_us: int) -> Self:
+        """Return the declaration with another time of its last repetition."""
+        return msgspec.structs.replace(self, last_us=last_us)
 
 
 class FunctionLimits(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -306,44 +314,77 @@ def effective(function: FunctionLimits, now_us: int) -> Limits:
     """
     if function.commanded is not None:
         return function.commanded
-    valid = [one for one in function.declared if one.last_us > now_us - DECLARATION_EXPIRY_US]
-    return max(valid, key=lambda one: one.first_us).limits if valid else UNLIMITED
+    latest = newest(function.declared, now_us)
+    return UNLIMITED if latest is None else latest.limits
 
 
 def with_declaration(function: FunctionLimits, limits: Limits, now_us: int) -> FunctionLimits:
     """Return a function's limits after a worker has declared ``limits``, or repeated its declaration."""
-    valid = _valid(function.declared, now_us)
-    others = [one for one in valid if one.limits != limits]
-    own = Declaration(limits, _first_us(valid, others, now_us), now_us)
-    return msgspec.structs.replace(function, declared=tuple(sorted([*others, own], key=lambda one: one.first_us)))
+    declared = with_newest(
+        function.declared,
+        lambda one: one.limits == limits,
+        lambda first_us: Declaration(limits, first_us, now_us),
+        now_us,
+    )
+    return msgspec.structs.replace(function, declared=declared)
 
 
 def with_times(function: FunctionLimits, times: Times, now_us: int) -> FunctionLimits:
     """Return a function's row after a worker has declared ``times``, or that there are none any more, or has repeated this."""
-    valid = _valid(function.times, now_us)
-    others = [one for one in valid if one.times != times]
-    if not others and times == NO_TIMES:
-        return msgspec.structs.replace(function, times=())
-    own = TimesDeclaration(times, _first_us(valid, others, now_us), now_us)
-    return msgspec.structs.replace(function, times=tuple(sorted([*others, own], key=lambda one: one.first_us)))
+    declared = with_newest(
+        function.times,
+        lambda one: one.times == times,
+        lambda first_us: TimesDeclaration(times, first_us, now_us),
+        now_us,
+    )
+    is_needed = times != NO_TIMES or len(declared) > 1
+    return msgspec.structs.replace(function, times=declared if is_needed else ())
 
 
-D = TypeVar("D", Declaration, TimesDeclaration)
+class Declared(Protocol):
+    """A declaration by the code of workers."""
+
+    @property
+    def first_us(self) -> int:
+        """When the first worker declared it."""
+
+    @property
+    def last_us(self) -> int:
+        """When a worker with this declaration was last connected."""
+
+    def repeated(self, last_us: int) -> Self:
+        """Return it with another time of its last repetition."""
+
+
+D = TypeVar("D", bound=Declared)
+
+
+def newest(declared: Iterable[D], now_us: int) -> D | None:
+    """Return the declaration that applies; None if all have expired."""
+    return max(_valid(declared, now_us), key=lambda one: one.first_us, default=None)
+
+
+def newest_or_last(declared: Iterable[D], now_us: int) -> D | None:
+    """Return the declaration that applies, or if all have expired, the last one; None if there is none."""
+    declared = list(declared)
+    latest = newest(declared, now_us)
+    return max(declared, key=lambda one: (one.last_us, one.first_us), default=None) if latest is None else latest
 
 
 def _valid(declared: Iterable[D], now_us: int) -> list[D]:
-    """Return the declarations that have not expired. One that was repeated while the clock was ahead expires from now on."""
-    return [
-        msgspec.structs.replace(one, last_us=min(one.last_us, now_us))
-        for one in declared
-        if one.last_us > now_us - DECLARATION_EXPIRY_US
-    ]
+    return [one for one in declared if one.last_us > now_us - DECLARATION_EXPIRY_US]
 
 
-def _first_us(valid: Sequence[D], others: Sequence[D], now_us: int) -> int:
-    """Return when the declaration that is none of the others was first made; a new one is newer than all."""
-    own = next((one for one in valid if one not in others), None)
-    return max(now_us, max((one.first_us for one in valid), default=0) + 1) if own is None else own.first_us
+def with_newest(
+    declared: Iterable[D], is_same: Callable[[D], bool], made: Callable[[int], D], now_us: int
+) -> tuple[D, ...]:
+    """Return the declarations after one was made or repeated; ``made`` returns it with a time of the first one."""
+    # One that was repeated while the clock was ahead expires five minutes from now, and a new one is newer than all.
+    valid = [one.repeated(min(one.last_us, now_us)) for one in _valid(declared, now_us)]
+    newest_us = max((one.first_us for one in valid), default=0)
+    first_us = next((one.first_us for one in valid if is_same(one)), max(now_us, newest_us + 1))
+    others = [one for one in valid if not is_same(one)]
+    return tuple(sorted([*others, made(first_us)], key=lambda one: one.first_us))
 
 
 def effective_times(function: FunctionLimits, now_us: int) -> Times:
@@ -351,28 +392,25 @@ def effective_times(function: FunctionLimits, now_us: int) -> Times:
 
     If no worker has repeated any for five minutes, the last one still applies: jobs that nobody runs are late as well.
     """
-    if not function.times:
-        return NO_TIMES
-    valid = [one for one in function.times if one.last_us > now_us - DECLARATION_EXPIRY_US]
-    if valid:
-        return max(valid, key=lambda one: one.first_us).times
-    return max(function.times, key=lambda one: (one.last_us, one.first_us)).times
+    latest = newest_or_last(function.times, now_us)
+    return NO_TIMES if latest is None else latest.times
 
 
 def are_times_stale(function: FunctionLimits, times: Times, now_us: int) -> bool:
     """Return whether a declaration of times has to be written, as `is_stale`. Of a function without any, none is not written."""
     if times == NO_TIMES and not function.times:
         return False
-    return not any(one.times == times and _is_fresh(one.last_us, now_us) for one in function.times)
+    return is_declaration_stale((one for one in function.times if one.times == times), now_us)
 
 
 def is_stale(function: FunctionLimits, limits: Limits, now_us: int) -> bool:
-    """Return whether a declaration has to be written, because it is new or will expire soon."""
-    return not any(one.limits == limits and _is_fresh(one.last_us, now_us) for one in function.declared)
+    """Return whether a declaration of limits has to be written, because it is new or will expire soon."""
+    return is_declaration_stale((one for one in function.declared if one.limits == limits), now_us)
 
 
-def _is_fresh(last_us: int, now_us: int) -> bool:
-    return now_us - DECLARATION_EXPIRY_US // 5 < last_us <= now_us + _CLOCKS_DIFFER_US
+def is_declaration_stale(same: Iterable[Declared], now_us: int) -> bool:
+    """Return whether a declaration has to be written, if these are equal to it."""
+    return not any(now_us - DECLARATION_EXPIRY_US // 5 < one.last_us <= now_us + _CLOCKS_DIFFER_US for one in same)
 
 
 MAX_LIMIT: Final = 1_000_000_000

@@ -53,12 +53,14 @@ class Phase(IntEnum):
     CLAIM = 12
     WAIT = 13
     LIMITS = 14
-    LOGS = 15
-    ACCESS = 16
-    SERIES = 17
-    EVENTS = 18
-    PROBE = 19
-    READ = 20
+    HOLDS = 15
+    """Behind all operations that lock jobs: no later phase waits for another transaction that decides about holds."""
+    LOGS = 16
+    ACCESS = 17
+    SERIES = 18
+    EVENTS = 19
+    PROBE = 20
+    READ = 21
 
 
 class Deferred(Enum):

@@ -12,8 +12,8 @@ was abandoned as if its process had been killed. For an engine that several node
 ``SharedEngineSuite``; there, other engines may still be open. ``JobsSuite`` and ``SharedJobsSuite`` are for engines without
 limits; ``ScheduleSuite`` and ``SharedScheduleSuite`` are the same for schedules, and ``RetentionSuite`` is for engines that
 delete old fire times. ``EventSuite`` is for engines that keep events, ``SubscriptionSuite`` for those that deliver them,
-``DeadlineSuite`` for those that keep deadlines, ``LogSuite`` for those that keep logs of jobs, ``SeriesSuite`` for those that
-keep series of functions, ``RunJobSuite`` and
+``DeadlineSuite`` for those that keep deadlines, ``HoldSuite`` and ``SharedHoldSuite`` for those that keep resources,
+``LogSuite`` for those that keep logs of jobs, ``SeriesSuite`` for those that keep series of functions, ``RunJobSuite`` and
 ``WorkflowSuite`` for those that keep runs of workflows. ``machine`` (which needs Hypothesis) compares an engine with a model.
 """
 
@@ -22,6 +22,7 @@ from __future__ import annotations
 from tests.conformance.suite.deadlines import DeadlineSuite
 from tests.conformance.suite.driver import Make, Store
 from tests.conformance.suite.events import EventSuite
+from tests.conformance.suite.holds import HoldSuite, SharedHoldSuite
 from tests.conformance.suite.logs import LogSuite
 from tests.conformance.suite.retaining import RetentionSuite
 from tests.conformance.suite.run_jobs import RunJobSuite
@@ -37,6 +38,7 @@ __all__ = [
     "DeadlineSuite",
     "EngineSuite",
     "EventSuite",
+    "HoldSuite",
     "JobsSuite",
     "LogSuite",
     "Make",
@@ -45,6 +47,7 @@ __all__ = [
     "ScheduleSuite",
     "SeriesSuite",
     "SharedEngineSuite",
+    "SharedHoldSuite",
     "SharedJobsSuite",
     "SharedScheduleSuite",
     "Store",

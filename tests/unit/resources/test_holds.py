@@ -150,7 +150,7 @@ def test_higher_priorities_go_first_until_lower_ones_are_older_by_a_minute() -> 
 def test_draining_items_and_a_lowered_total_give_nothing() -> None:
     draining = Resource((Item("p1", 1, (), draining=True), Item("p2")))
     verdicts = decide({"p": draining}, (), [asks(1, Line("p")), asks(2, Line("p"))])
-    assert verdicts == {holder(1): {("p", "p2"): 1}, holder(2): Waits(("p",), ())}
+    assert verdicts == {holder(1): {("p", "p2"): 1}, holder(2): Waits(("p",), (holder(1),))}
     assert decide({"p": draining}, (), [asks(1, Line("p", 2))])[holder(1)] == Waits(("p",), (), impossible=True)
     taken = [held(9, "l", units=4)]
     assert decide({"l": counted(3)}, taken, [asks(1, Line("l"))]) == {holder(1): Waits(("l",), ())}

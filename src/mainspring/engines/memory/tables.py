@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from mainspring.jobs.lateness import DueRow
     from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.owners import Notices
+    from mainspring.resources.hold_store import StoredResource
+    from mainspring.resources.holds import Hold, Holder, Request
     from mainspring.resources.rules import Bucket, FunctionLimits, Holding, Rate
     from mainspring.schedules.catalogue import Catalogue
     from mainspring.schedules.model import Fire
@@ -132,6 +134,12 @@ class Tables:
         self.counts = Counts()
         self.limits: dict[bytes, FunctionLimits] = {}
         """The limits of functions, by name."""
+        self.resources: dict[str, StoredResource] = {}
+        """By the keys of their names."""
+        self.grants: dict[str, int] = {}
+        """How often slots of resources were granted."""
+        self.holds: set[Hold] = set()
+        self.requests: dict[Holder, Request] = {}
         self.tokens: dict[tuple[bytes, bytes], dict[int, Holding]] = {}
         """The holdings of nodes, by function and pool, then by term; only if the store is shared."""
         self.buckets: dict[tuple[bytes, bytes], tuple[Rate, Bucket]] = {}

@@ -23,6 +23,7 @@ import msgspec
 
 from mainspring.engines.postgres import transaction
 from mainspring.engines.postgres.transaction import JOBS_SQL, load_statements
+from mainspring.engines.sql.holds import HoldRows
 from mainspring.ids import SLOTS
 from mainspring.jobs import store as job_ops
 from mainspring.jobs.model import Job, State, read_options
@@ -32,7 +33,7 @@ from mainspring.resources import store as ops
 from mainspring.resources.rules import FunctionLimits, Rate, decode_limits, encode_limits, pool_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from asyncpg import Record
 
@@ -573,6 +574,19 @@ class _Division:
 
 def _columns(entries: list[tuple[Pool, int]]) -> tuple[list[int], list[bytes], list[int]]:
     return [pool[0] for pool, _ in entries], [pool[1] for pool, _ in entries], [term for _, term in entries]
+
+
+class PostgresHolds(HoldRows):
+    """The rows of resources."""
+
+    _tx: Transaction
+
+    async def lock(self, names: Sequence[str]) -> None:
+        await self._sql.fetch("lock_resources", names)
+
+    def announce(self, functions: Collection[bytes]) -> None:
+        for function in functions:
+            self._tx.pending(function)
 
 
 RESOURCE_HANDLERS: Final[dict[type[Operation], Callable[[Transaction, Sequence[Any]], Awaitable[list[Any]]]]] = {

@@ -16,13 +16,14 @@ from mainspring.engines.postgres import (
     transaction,
 )
 from mainspring.engines.postgres import control as control_connection
+from mainspring.engines.postgres.claiming import PostgresHolds
 from mainspring.engines.postgres.connections import connect, disconnect
 from mainspring.engines.postgres.control import DEFECT_DELAY, Control, best_effort
 from mainspring.engines.postgres.lists import READERS, Reader
 from mainspring.engines.postgres.relay import Relay
 from mainspring.engines.postgres.transaction import Nodes, Statements, load_statements
 from mainspring.engines.postgres.writer import SLOW_GROUP, Watch, Writer
-from mainspring.engines.sql import access, events, records
+from mainspring.engines.sql import access, events, holds, records
 from mainspring.errors import StoreBrokenError, StoreError, StoreFencedError
 from mainspring.event_log.interests import CurrentInterests
 from mainspring.ids import Term
@@ -108,7 +109,13 @@ class PostgresEngine:
         self.interests = CurrentInterests()
         self.sessions = control_connection.Sessions()
         """The open sessions of nodes."""
-        self._readers = {**READERS, **access.READERS, **records.READERS, **events.READERS}
+        self._readers = {
+            **READERS,
+            **access.READERS,
+            **records.READERS,
+            **events.READERS,
+            **holds.readers(PostgresHolds),
+        }
         for one in slices:
             self._readers |= one.readers
         self._nodes = Nodes()

@@ -65,6 +65,7 @@ SQL_FILES: Final = (
     "events.sql",
     "subscriptions.sql",
     "deadlines.sql",
+    "holds.sql",
 )
 
 SQL: Final = statements.load(__package__, SQL_FILES, _DIALECT)

@@ -14,8 +14,9 @@ import structlog
 
 from mainspring.access.audit import event_of, recorded_acts
 from mainspring.access.idempotency import KeyedGroup
-from mainspring.engines.sql import access, deadlines, events, records
+from mainspring.engines.sql import access, deadlines, events, holds, records
 from mainspring.engines.sql.deadlines import DeadlineRows
+from mainspring.engines.sql.holds import HoldRows
 from mainspring.engines.sqlite import (
     claiming,
     jobs,
@@ -66,11 +67,22 @@ class SqliteDeadlines(DeadlineRows):
         return {job.id: job for job in found if job is not None and job.state < State.SUCCEEDED}, ()
 
 
+class SqliteHolds(HoldRows):
+    """The rows of resources."""
+
+    async def lock(self, names: Sequence[str]) -> None:
+        """Lock nothing: groups run one after the other."""
+
+    def announce(self, functions: Collection[bytes]) -> None:
+        """Tell nobody: there is no other node."""
+
+
 _HANDLERS: dict[type[Operation], Callable[[Any, Any], Sequence[Any]]] = {
     **jobs.HANDLERS,
     **claiming.RESOURCE_HANDLERS,
     **{kind: synchronous(handler) for kind, handler in (access.HANDLERS | records.HANDLERS | events.HANDLERS).items()},
     **{kind: synchronous(handler) for kind, handler in deadlines.handlers(SqliteDeadlines).items()},
+    **{kind: synchronous(handler) for kind, handler in holds.handlers(SqliteHolds).items()},
     NumberEvents: _number,
     Probe: probe,
 }
@@ -117,7 +129,7 @@ class SqliteEngine:
         self._thread_rows = thread_rows
         self.slices = slices
         self._handlers = dict(_HANDLERS)
-        self._readers = {**READERS, **access.READERS, **records.READERS, **events.READERS}
+        self._readers = {**READERS, **access.READERS, **records.READERS, **events.READERS, **holds.readers(SqliteHolds)}
         for one in slices:
             self._handlers |= one.handlers
             self._readers |= one.readers

@@ -26,6 +26,7 @@ SQL_FILES: Final = (
     "events.sql",
     "subscriptions.sql",
     "deadlines.sql",
+    "holds.sql",
 )
 
 

@@ -1,0 +1,98 @@
+"""Resources in memory, and who holds and awaits their slots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from mainspring.engines.memory.queries import Readers, behind_of
+from mainspring.jobs.model import State
+from mainspring.resources.hold_store import AskHolds, FindHolds, ListResources, SaveResource, ask, find
+from mainspring.storage.engine import in_parts, run_synchronously
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from mainspring.engines.memory.tables import Tables
+    from mainspring.resources.hold_store import Asked, Holding, StoredResource
+    from mainspring.resources.holds import Hold, Holder, Request
+    from mainspring.storage.engine import Meter, Operation, Page
+
+
+class MemoryHolds:
+    """``HoldTables`` in dictionaries."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    async def held_by(self, holders: Collection[Holder]) -> Collection[str]:
+        held = {one.resource for one in self._tables.holds if one.holder in holders}
+        requests = (self._tables.requests[one] for one in holders if one in self._tables.requests)
+        return held | {line.resource for one in requests for line in one.lines}
+
+    async def lock(self, names: Sequence[str]) -> None:
+        """Lock nothing: groups run one after the other."""
+
+    async def definitions(self, names: Collection[str]) -> Mapping[str, StoredResource]:
+        return {name: self._tables.resources[name] for name in names if name in self._tables.resources}
+
+    async def leased(self, holders: Collection[Holder]) -> Collection[Holder]:
+        return {one for one in holders if self._is_leased(one)}
+
+    def _is_leased(self, holder: Holder) -> bool:
+        job = self._tables.jobs.get(holder.id)
+        return job is not None and State(job.state).held and job.term == holder.term
+
+    async def holds(self, names: Collection[str]) -> Sequence[Hold]:
+        return [one for one in self._tables.holds if one.resource in names]
+
+    async def requests(self, names: Collection[str]) -> Sequence[Request]:
+        requests = self._tables.requests.values()
+        return [one for one in requests if any(line.resource in names for line in one.lines)]
+
+    async def delete(self, holds: Sequence[Hold], requests: Sequence[Request]) -> None:
+        for hold in holds:
+            self._tables.holds.discard(hold)
+        for one in requests:
+            del self._tables.requests[one.holder]
+
+    async def add(self, holds: Sequence[Hold], requests: Sequence[Request]) -> None:
+        self._tables.holds.update(holds)
+        self._tables.requests.update((one.holder, one) for one in requests)
+
+    async def number(self, grants: Mapping[str, int]) -> Mapping[str, int]:
+        numbers = self._tables.grants
+        for name, number in grants.items():
+            numbers[name] = numbers.get(name, 0) + number
+        return {name: numbers[name] for name in grants}
+
+    def announce(self, functions: Collection[bytes]) -> None:
+        """Tell nobody: there is no other node."""
+
+
+def _ask(tables: Tables, operation: AskHolds) -> Asked:
+    return run_synchronously(ask(MemoryHolds(tables), [operation]))[0]
+
+
+def _save(tables: Tables, operation: SaveResource) -> StoredResource:
+    stored = tables.resources.get(operation.resource.name)
+    if stored is None or stored.version == operation.resource.version:
+        wanted = replace(operation.resource, version=operation.resource.version + 1)
+        tables.resources[wanted.name] = stored = wanted
+    return stored
+
+
+async def _find(tables: Tables, query: FindHolds, _: Meter) -> list[Holding]:
+    return await find(MemoryHolds(tables), query)
+
+
+async def _list(tables: Tables, query: ListResources, meter: Meter) -> Page[StoredResource]:
+    async def behind(after: str | None, most: int) -> list[tuple[str, StoredResource]]:
+        return [(name, tables.resources[name]) for name in behind_of(tables.resources, after)[:most]]
+
+    return await in_parts(query, meter, behind)
+
+
+HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {AskHolds: _ask, SaveResource: _save}
+READERS: Final[Readers] = {FindHolds: _find, ListResources: _list}

@@ -1,0 +1,130 @@
+"""Resources, and who holds and awaits their slots: the rows, and the operations on them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from mainspring.resources.hold_store import (
+    AskHolds,
+    FindHolds,
+    ListResources,
+    SaveResource,
+    ask,
+    decode_resource,
+    encode_resource,
+    find,
+)
+from mainspring.resources.holds import Hold, Holder, Line, Request
+from mainspring.storage.engine import in_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from mainspring.engines.sql.statements import Handlers, Readers, Statements, Transaction, Values
+    from mainspring.resources.hold_store import Asked, Holding, HoldTables, StoredResource
+    from mainspring.storage.engine import Meter, Page
+
+_encode_lines: Final = msgspec.msgpack.Encoder().encode
+_decode_lines: Final = msgspec.msgpack.Decoder(tuple[Line, ...]).decode
+
+
+class HoldRows:
+    """``HoldTables`` but for locks, and messages to nodes."""
+
+    def __init__(self, tx: Any) -> None:
+        self._tx = tx
+        self._sql: Statements = tx.sql
+
+    async def held_by(self, holders: Collection[Holder]) -> Collection[str]:
+        if not holders:
+            return ()
+        found = await self._sql.fetch("held_by", self._sql.among({holder.id for holder in holders}))
+        return {name for name, *holder in found if Holder(*holder) in holders}
+
+    async def definitions(self, names: Collection[str]) -> Mapping[str, StoredResource]:
+        found = await self._sql.fetch("resources_among", self._sql.among(names))
+        return {name: decode_resource(stored, name, version) for name, version, stored in found}
+
+    async def leased(self, holders: Collection[Holder]) -> Collection[Holder]:
+        found = await self._sql.fetch("leased", self._sql.among({holder.id for holder in holders}))
+        terms = dict(found)
+        return {holder for holder in holders if terms.get(holder.id) == holder.term}
+
+    async def holds(self, names: Collection[str]) -> Sequence[Hold]:
+        found = await self._sql.fetch("holds", self._sql.among(names))
+        return [Hold(row[0], row[1], Holder(row[2], row[3], row[4]), *row[5:]) for row in found]
+
+    async def requests(self, names: Collection[str]) -> Sequence[Request]:
+        if not names:
+            return ()
+        found = await self._sql.fetch("requests", self._sql.among(names))
+        return [
+            Request(Holder(row[0], row[1], row[2]), row[3], _decode_lines(row[8]), row[4], row[5], row[7], row[6])
+            for row in found
+        ]
+
+    async def delete(self, holds: Sequence[Hold], requests: Sequence[Request]) -> None:
+        if holds:
+            await self._sql.many("delete_hold", [(one.resource, one.item, *one.holder) for one in holds])
+        if requests:
+            await self._sql.many("delete_request", [(name, *one.holder) for one in requests for name in _names(one)])
+
+    async def add(self, holds: Sequence[Hold], requests: Sequence[Request]) -> None:
+        if holds:
+            await self._sql.many("add_holds", [(one.resource, one.item, *one.holder, *one[3:]) for one in holds])
+        if requests:
+            await self._sql.many("add_requests", [row for one in requests for row in _rows(one)])
+
+    async def number(self, grants: Mapping[str, int]) -> Mapping[str, int]:
+        return dict(await self._sql.each("grants", sorted(grants.items())))
+
+
+def _names(request: Request) -> set[str]:
+    return {line.resource for line in request.lines}
+
+
+def _rows(request: Request) -> list[Values]:
+    lines = _encode_lines(request.lines)
+    values = (request.turn, request.priority, request.since_us, request.until_us, request.function, lines)
+    return [(name, *request.holder, *values) for name in _names(request)]
+
+
+async def _save(tx: Transaction, operations: Sequence[SaveResource]) -> list[StoredResource]:
+    return [await _save_one(tx.sql, operation.resource) for operation in operations]
+
+
+async def _save_one(sql: Statements, resource: StoredResource) -> StoredResource:
+    wanted = replace(resource, version=resource.version + 1)
+    if await sql.execute("save_resource", wanted.name, wanted.version, encode_resource(wanted)):
+        return wanted
+    ((name, version, stored),) = await sql.fetch("resources_among", sql.among([wanted.name]))
+    return decode_resource(stored, name, version)
+
+
+async def _list(tx: Transaction, query: ListResources, meter: Meter) -> Page[StoredResource]:
+    async def behind(after: str | None, most: int) -> list[tuple[str, StoredResource]]:
+        found = await tx.sql.fetch("resources", after or "", most)
+        return [(name, decode_resource(stored, name, version)) for name, version, stored in found]
+
+    return await in_parts(query, meter, behind)
+
+
+def handlers(tables: Callable[[Any], HoldTables]) -> Handlers:
+    """Return the handlers of an engine with these tables."""
+
+    async def ask_holds(tx: Any, operations: Sequence[AskHolds]) -> list[Asked]:
+        return await ask(tables(tx), operations)
+
+    return {AskHolds: ask_holds, SaveResource: _save}
+
+
+def readers(tables: Callable[[Any], HoldTables]) -> Readers:
+    """Return the readers of an engine with these tables."""
+
+    async def find_holds(tx: Any, query: FindHolds, _: Meter) -> list[Holding]:
+        return await find(tables(tx), query)
+
+    return {FindHolds: find_holds, ListResources: _list}

@@ -1,0 +1,37 @@
+-- Resources, and who holds and awaits their slots (mainspring.resources.hold_store).
+
+-- name: resources
+SELECT name, version, definition FROM resources WHERE name > $1 ORDER BY name LIMIT $2;
+
+-- name: resources_among
+SELECT name, version, definition FROM resources WHERE name {among($1, text)};
+
+-- The version is a guard.
+-- name: save_resource
+INSERT INTO resources AS stored (name, version, definition) VALUES ($1, $2, $3)
+ON CONFLICT (name) DO UPDATE SET version = excluded.version, definition = excluded.definition
+WHERE stored.version = excluded.version - 1;
+
+-- name: holds
+SELECT resource, item, kind, holder, term, turn, units, number, since_us, until_us FROM holds WHERE resource {among($1, text)};
+
+-- name: requests
+SELECT DISTINCT kind, holder, term, turn, priority, since_us, until_us, function, lines FROM requests
+WHERE resource {among($1, text)};
+
+-- name: add_holds
+INSERT INTO holds (resource, item, kind, holder, term, turn, units, number, since_us, until_us)
+{rows(text, text, smallint, bigint, bigint, bigint, bigint, bigint, bigint, bigint)};
+
+-- name: add_requests
+INSERT INTO requests (resource, kind, holder, term, turn, priority, since_us, until_us, function, lines)
+{rows(text, smallint, bigint, bigint, bigint, smallint, bigint, bigint, bytea, bytea)};
+
+-- Of a holder: its kind, id and term.
+-- name: held_by
+SELECT resource, kind, holder, term FROM holds WHERE holder {among($1)}
+UNION SELECT resource, kind, holder, term FROM requests WHERE holder {among($1)};
+
+-- name: grants
+INSERT INTO grants AS g (resource, number) {rows(text, bigint)}
+ON CONFLICT (resource) DO UPDATE SET number = g.number + excluded.number RETURNING resource, number;

@@ -1,0 +1,360 @@
+"""The port of resources: their definitions, and the requests and holds of a store, with the rule for a group of questions.
+
+Rows of holds and requests are valid while their holders are (`holds.HolderKind`). No end of a job or a run deletes them: `ask`
+deletes the void rows of its resources before it decides, and `find` leaves them out. A node that puts a job back into the queue
+may lease it again under the same term, so it gives the job's slots back in the same group.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
+
+import msgspec
+from msgspec.structs import replace
+
+from mainspring.access.audit import Acting
+from mainspring.resources.holds import Hold, HolderKind, Request, Resource, Waits, check_resource, decide, rank
+from mainspring.resources.rules import is_declaration_stale, newest_or_last, with_newest
+from mainspring.storage.engine import PageQuery, Phase, Query
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from mainspring.access.caller import Act
+    from mainspring.resources.holds import Granted, Holder
+
+
+# ---- definitions ----
+
+
+class DeclaredResource(msgspec.Struct, frozen=True):
+    """A definition by the code of workers. Times are microseconds of wall time."""
+
+    resource: Resource
+    first_us: int
+    """When the first worker declared it."""
+    last_us: int
+    """When a worker with this declaration was last connected."""
+
+    def repeated(self, last_us: int) -> Self:
+        """Return the declaration with another time of its last repetition."""
+        return replace(self, last_us=last_us)
+
+
+class StoredResource(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All definitions of a resource, as stored. Those by command have priority, as with limits."""
+
+    name: str
+    """The key of its name in its namespace."""
+    declared: tuple[DeclaredResource, ...] = ()
+    commanded: Resource | None = None
+    draining: tuple[str, ...] = ()
+    """The items that an operator drains, sorted; the empty name drains a counted resource."""
+    version: int = 0
+    """The number of writes; 0: not stored yet."""
+
+
+class UnreadableResource(StoredResource, frozen=True):
+    """Stands for a definition that this version cannot read: nothing of it is given away. Never stored."""
+
+
+encode_resource: Final = msgspec.msgpack.Encoder().encode
+_decode_resource: Final = msgspec.msgpack.Decoder(StoredResource).decode
+
+
+def decode_resource(data: bytes, name: str, version: int) -> StoredResource:
+    """Return a stored definition, or `UnreadableResource`."""
+    try:
+        return _decode_resource(data)
+    except (ValueError, RecursionError):  # a MsgspecError is a ValueError
+        return UnreadableResource(name, version=version)
+
+
+NO_ITEMS: Final = Resource()
+
+
+def effective(stored: StoredResource, now_us: int) -> Resource:
+    """Return the definition that applies. A declaration without workers still applies: others may hold what it defines."""
+    resource = stored.commanded
+    if resource is None:
+        latest = newest_or_last(stored.declared, now_us)
+        resource = NO_ITEMS if latest is None else latest.resource
+    if not stored.draining:
+        return resource
+    items = (replace(item, draining=True) if item.name in stored.draining else item for item in resource.items)
+    return replace(resource, items=tuple(items))
+
+
+def declared(stored: StoredResource, resource: Resource, now_us: int) -> StoredResource:
+    """Return a resource after a worker has declared it, or repeated its declaration. Raises UsageError if it is invalid."""
+    check_resource(resource)
+
+    def made(first_us: int) -> DeclaredResource:
+        return DeclaredResource(resource, first_us, now_us)
+
+    others = with_newest(stored.declared, lambda one: one.resource == resource, made, now_us)
+    return replace(stored, declared=others)
+
+
+def is_stale(stored: StoredResource, resource: Resource, now_us: int) -> bool:
+    """Return whether a declaration has to be written, because it is new or will expire soon."""
+    return is_declaration_stale((one for one in stored.declared if one.resource == resource), now_us)
+
+
+class ListResources(PageQuery[StoredResource], frozen=True):
+    """Read the stored definitions of all resources, in the order of their keys; ``after`` is a key."""
+
+
+class SaveResource(Acting):
+    """Write the definitions of a resource, with the next version. Guard: the stored version is ``resource.version``, 0 for none.
+
+    Outcome: the stored `StoredResource`. This operation wrote it if its version is ``resource.version + 1``; otherwise another
+    node did.
+    """
+
+    phase = Phase.HOLDS
+    resource: StoredResource
+
+    def recorded(self, outcome: StoredResource) -> Act | None:
+        """Return the act, if this operation wrote the resource."""
+        written = outcome == replace(self.resource, version=self.resource.version + 1)
+        return self.act if written else None
+
+
+# ---- requests ----
+
+
+class Got(NamedTuple):
+    """The answer to a request that is granted."""
+
+    holds: tuple[Hold, ...]
+
+
+class Refused(NamedTuple):
+    """The answer to a request of a holder that is none, because its lease or run has ended."""
+
+
+REFUSED: Final = Refused()
+Answer = Got | Waits | Refused
+
+
+class AskHolds(Acting):
+    """Give back what some holders have, enter requests, and grant those that can be granted now. Outcome: `Asked`.
+
+    A request that its holder has made before, with the same turn, keeps its place, and what it was granted. One with another
+    turn replaces it. Requests of others are decided, too, but granted only to who asks for them: their functions are announced
+    to their nodes. ``now_us`` is the store's time as the node estimates it.
+    """
+
+    phase = Phase.HOLDS
+    requests: Sequence[Request]
+    now_us: int
+    given_back: Sequence[tuple[Holder, int]] = ()
+    """Holders, each with the turn that it gives back; rows of other turns stay."""
+    freed: Collection[str] = ()
+    """Keys of resources of which the end of a holder has freed slots."""
+
+    def __post_init__(self) -> None:
+        self.rows = sum(len(one.lines) for one in self.requests) + len(self.given_back) + len(self.freed)
+        self.size = 64 + 200 * self.rows
+
+    def recorded(self, outcome: Asked) -> Act | None:
+        """Return the act, if anything was granted or given back."""
+        return self.act if outcome.freed or any(isinstance(one, Got) for one in outcome.answers) else None
+
+
+class Asked(NamedTuple):
+    """The outcome of `AskHolds`."""
+
+    answers: list[Answer]
+    """In the order of the requests."""
+    freed: Collection[str]
+    """The keys of the resources of which the holders had slots that they gave back."""
+
+
+class FindHolds(Query["list[Holding]"], frozen=True):
+    """Read the valid holds and requests of resources, in their order; ``names`` are keys."""
+
+    names: tuple[str, ...]
+    now_us: int
+
+
+class Holding(NamedTuple):
+    """What is held of a resource, and who waits for it, in the order of their places."""
+
+    name: str
+    holds: tuple[Hold, ...]
+    requests: tuple[Request, ...]
+
+
+class HoldTables(Protocol):
+    """The rows of resources in a transaction."""
+
+    async def held_by(self, holders: Collection[Holder]) -> Collection[str]:
+        """Return the keys of the resources of which holders have slots, or wait for some."""
+
+    async def lock(self, names: Sequence[str]) -> None:
+        """Lock resources, which come in order, whether or not they are defined. Later statements see what is committed then."""
+
+    async def definitions(self, names: Collection[str]) -> Mapping[str, StoredResource]:
+        """Return those of the resources that are defined."""
+
+    async def leased(self, holders: Collection[Holder]) -> Collection[Holder]:
+        """Return those of these holders of the kind LEASE that are held under their terms."""
+
+    async def holds(self, names: Collection[str]) -> Sequence[Hold]:
+        """Return the holds of resources, valid or not."""
+
+    async def requests(self, names: Collection[str]) -> Sequence[Request]:
+        """Return the requests that have a line for one of these resources, whole, valid or not."""
+
+    async def delete(self, holds: Sequence[Hold], requests: Sequence[Request]) -> None:
+        """Delete rows of locked resources."""
+
+    async def add(self, holds: Sequence[Hold], requests: Sequence[Request]) -> None:
+        """Write rows of locked resources."""
+
+    async def number(self, grants: Mapping[str, int]) -> Mapping[str, int]:
+        """Add to the numbers of grants of locked resources; return the new numbers."""
+
+    def announce(self, functions: Collection[bytes]) -> None:
+        """Tell the nodes that have workers for these functions that slots are free."""
+
+
+async def ask(tables: HoldTables, operations: Sequence[AskHolds]) -> list[Asked]:
+    """Run the operations of a group: lock their resources and those of the requests beside them, and decide once."""
+    asked = {one.holder: one for operation in operations for one in operation.requests}
+    returned = {one for operation in operations for one in operation.given_back}
+    names = {line.resource for one in asked.values() for line in one.lines}
+    names.update(*(operation.freed for operation in operations))
+    names.update(await tables.held_by({*asked, *(holder for holder, _ in returned)}))
+    names.update([line.resource for one in await tables.requests(names) for line in one.lines])
+    if not names:
+        return [Asked([], set()) for _ in operations]
+    await tables.lock(sorted(names))
+    now_us = max(operation.now_us for operation in operations)
+    rows = await _Rows.read(tables, names, now_us, asked)
+    had = {one: {hold.resource for hold in rows.holds if (hold.holder, hold.turn) == one} for one in returned}
+    given_back = {holder for holder, turn in returned if rows.turn(holder) == turn}
+    earlier = {holder for holder, one in asked.items() if rows.turn(holder) not in {None, one.turn}}
+    await rows.drop(given_back | earlier | {*rows.void})
+    stored = await tables.definitions(names)
+    resources = {name: effective(stored[name], now_us) if name in stored else NO_ITEMS for name in names}
+    answers = await _answers(tables, rows, resources, asked, now_us)
+    return [
+        Asked(
+            [answers[one.holder] for one in operation.requests],
+            {name for one in operation.given_back for name in had[one]},
+        )
+        for operation in operations
+    ]
+
+
+class _Rows:
+    """The rows of resources: those that are valid, once others are dropped."""
+
+    def __init__(
+        self, tables: HoldTables, holds: Sequence[Hold], requests: Sequence[Request], void: Collection[Holder]
+    ) -> None:
+        self._tables = tables
+        self.holds = holds
+        self.requests = {one.holder: one for one in requests}
+        self.void = void
+        """The holders that are none any more."""
+        self._turns = {hold.holder: hold.turn for hold in holds} | {one.holder: one.turn for one in requests}
+
+    @classmethod
+    async def read(cls, tables: HoldTables, names: Collection[str], now_us: int, others: Collection[Holder]) -> _Rows:
+        """Read the rows of resources, and look which of their holders, and of some others, are still holders."""
+        holds, requests = await tables.holds(names), await tables.requests(names)
+        leases = {one for one in others if one.kind == HolderKind.LEASE}
+        times = [(hold.holder, hold.until_us) for hold in holds] + [(one.holder, one.until_us) for one in requests]
+        leases.update(holder for holder, _ in times if holder.kind == HolderKind.LEASE)
+        void = leases - {*await tables.leased(leases)} if leases else set()
+        void.update(holder for holder, until_us in times if 0 < until_us <= now_us)
+        return cls(tables, holds, requests, void)
+
+    def turn(self, holder: Holder) -> int | None:
+        """Return the turn of a holder's rows. Another one than it asks with now is of an earlier lease under the same term."""
+        return self._turns.get(holder)
+
+    async def drop(self, holders: Collection[Holder]) -> None:
+        """Delete the rows of holders."""
+        holds = [one for one in self.holds if one.holder in holders]
+        requests = [one for holder, one in self.requests.items() if holder in holders]
+        if holds or requests:
+            await self._tables.delete(holds, requests)
+        self.holds = [one for one in self.holds if one.holder not in holders]
+        for one in requests:
+            del self.requests[one.holder]
+
+
+async def _answers(
+    tables: HoldTables,
+    rows: _Rows,
+    resources: Mapping[str, Resource],
+    asked: Mapping[Holder, Request],
+    now_us: int,
+) -> dict[Holder, Answer]:
+    """Grant what can be granted of some requests, write the others, and return the answers."""
+    had: dict[Holder, list[Hold]] = {}
+    for hold in rows.holds:
+        had.setdefault(hold.holder, []).append(hold)
+    new = {holder: one for holder, one in asked.items() if holder not in had and holder not in rows.void}
+    verdicts = decide(resources, rows.holds, {**new, **rows.requests}.values())
+    answers: dict[Holder, Answer] = {holder: Got((*sorted(had[holder]),)) for holder in asked if holder in had}
+    answers |= dict.fromkeys(asked.keys() & rows.void, REFUSED)
+    granted: list[tuple[Request, Granted]] = []
+    entered: list[Request] = []
+    told: set[bytes] = set()
+    for holder, verdict in verdicts.items():
+        one = new.get(holder)
+        if one is None:
+            if isinstance(verdict, dict):
+                told.add(rows.requests[holder].function)
+        elif isinstance(verdict, Waits):
+            answers[holder] = verdict
+            if holder not in rows.requests:
+                entered.append(one)
+        else:
+            granted.append((one, verdict))
+    holds = await _numbered(tables, granted, now_us)
+    answers |= {one.holder: Got(tuple(hold for hold in holds if hold.holder == one.holder)) for one, _ in granted}
+    if holds:
+        await tables.delete((), [rows.requests[one.holder] for one, _ in granted if one.holder in rows.requests])
+    if holds or entered:
+        await tables.add(holds, entered)
+    tables.announce(told - {b""})
+    return answers
+
+
+async def _numbered(tables: HoldTables, granted: Sequence[tuple[Request, Granted]], now_us: int) -> list[Hold]:
+    """Return holds with numbers, in the order of their grants."""
+    grants = Counter(name for _, units in granted for name in {name for name, _ in units})
+    if not grants:
+        return []
+    numbers = {name: number - grants[name] for name, number in (await tables.number(grants)).items()}
+    holds = []
+    for one, units in granted:
+        for name in {name for name, _ in units}:
+            numbers[name] += 1
+        holds += [
+            Hold(name, item, one.holder, one.turn, number, numbers[name], now_us, one.until_us)
+            for (name, item), number in sorted(units.items())
+        ]
+    return holds
+
+
+async def find(tables: HoldTables, query: FindHolds) -> list[Holding]:
+    """Answer a query."""
+    rows = await _Rows.read(tables, query.names, query.now_us, ())
+    waiting = sorted((one for one in rows.requests.values() if one.holder not in rows.void), key=rank)
+    return [
+        Holding(
+            name,
+            tuple(sorted(one for one in rows.holds if one.resource == name and one.holder not in rows.void)),
+            tuple(one for one in waiting if any(line.resource == name for line in one.lines)),
+        )
+        for name in query.names
+    ]
