@@ -220,6 +220,12 @@ class AdmissionQueue(Generic[W]):
         """Heap of the times at which a parked key may be unparked."""
         self.after: LastKeys = (None, None, None)
         """The last key of the last claim, by priority."""
+        self.awaiting: dict[int, W] = {}
+        """By id: the jobs that have their tokens, and wait for slots of resources."""
+        self.equipped: dict[int, W] = {}
+        """By id: the jobs that have their slots, and wait for a worker; the first one is next."""
+        self.returned: list[W] = []
+        """Jobs that were taken out of these two, with their slots or requests."""
 
     def now_us(self) -> int:
         """Return the time on the clock of the accounts."""
@@ -230,6 +236,8 @@ class AdmissionQueue(Generic[W]):
     def change(self, limits: Limits, *, paused: bool) -> None:
         """Apply other limits; running jobs continue, and count."""
         now_us = self.now_us()
+        if paused or limits.uses != self.limits.uses:
+            self._put_back()
         self.paused = paused
         self.limits = limits
         if limits.concurrency is None and limits.rate is None:
@@ -265,7 +273,7 @@ class AdmissionQueue(Generic[W]):
     @property
     def limited(self) -> bool:
         """Whether the function has limits or a pause: then the queue must be kept."""
-        return self.paused or self.limits != UNLIMITED
+        return self.paused or self.limits != UNLIMITED or bool(self.returned)
 
     # ---- waiting jobs ----
 
@@ -306,6 +314,8 @@ class AdmissionQueue(Generic[W]):
 
     def drop(self, held: W) -> None:
         """Count a waiting job as removed; its entry is skipped later."""
+        if self._leave(held):
+            return
         key_queue = self.key_queues[held.job.key]
         key_queue.size -= 1
         if key_queue.parked:
@@ -318,6 +328,7 @@ class AdmissionQueue(Generic[W]):
 
     def queued(self) -> Iterator[W]:
         """Return the waiting jobs."""
+        yield from [*self.equipped.values(), *self.awaiting.values()]
         for key_queue in list(self.key_queues.values()):
             for ready in key_queue.ready:
                 yield from [held for held in ready if held.queued]
@@ -326,6 +337,14 @@ class AdmissionQueue(Generic[W]):
 
     def pop(self) -> W | None:
         """Remove the next job that may start, and consume its tokens; None if none may start."""
+        if self.equipped or self.limits.uses:
+            if self.paused or not self.equipped:
+                return None
+            return self.equipped.pop(next(iter(self.equipped)))
+        return self.take()
+
+    def take(self) -> W | None:
+        """Do the same for a job that may start once it has its slots of resources, if its function uses some."""
         if self.paused:
             return None
         now_us = self._passed()
@@ -367,6 +386,8 @@ class AdmissionQueue(Generic[W]):
         """Return about how many jobs could start now if there were workers, at most ``most``; 0 only if none can."""
         if self.paused:
             return 0
+        if self.equipped or self.limits.uses:
+            return min(len(self.equipped), most)
         now_us = self._passed()
         if self.own is not None:
             most = min(most, self.own.free(self.running, now_us))
@@ -396,6 +417,22 @@ class AdmissionQueue(Generic[W]):
         key_queue.running -= 1
         self._let_go_on(key_queue)
         self._forget(key_queue)
+
+    def _leave(self, held: W) -> bool:
+        """Take a job out of those that wait for slots, or have some; return whether it was there."""
+        for jobs in (self.awaiting, self.equipped):
+            if jobs.get(held.job.id) is held:
+                del jobs[held.job.id]
+                self.returned.append(held)
+                self.give_back(held.job.key)
+                return True
+        return False
+
+    def _put_back(self) -> None:
+        """Let the jobs that wait for slots, or have some, wait in their queues again."""
+        for held in reversed([*self.equipped.values(), *self.awaiting.values()]):
+            self._leave(held)
+            self.push(held, first=True)
 
     def granted(self, key: bytes | None) -> None:
         """Unpark a key that may have new tokens; None is the function. The caller serves the queue."""

@@ -19,6 +19,7 @@ from mainspring.jobs import rules
 from mainspring.jobs.claiming import NO_QUOTA, Claiming
 from mainspring.jobs.dispatch import match_preferred
 from mainspring.jobs.held import LOST
+from mainspring.jobs.hold_requests import HoldRequests
 from mainspring.jobs.rules import LONGEST_PREPARATION
 from mainspring.jobs.store import Assign
 from mainspring.jobs.suspects import IsolationQueue, Suspects
@@ -220,7 +221,8 @@ class Assigner:
 
     ``begin`` is called if jobs wait that stand for runs, ``give_back`` if no worker here can run a function's jobs soon,
     ``release`` with a job whose key's tokens other nodes hold, and ``hand_back`` if stored jobs have come to a paused node.
-    ``refused`` settles a claimed job that may not be handed out any more, and returns whether it did. If the store is shared,
+    ``refused`` settles a claimed job that may not be handed out any more, and returns whether it did. ``keep`` stores a
+    foreground job, and then calls a function. If the store is shared,
     ``withheld`` returns whether a claimed foreground job is held back, because its last client here has left; ``leased`` are
     the granted tokens of limits, and ``share`` returns this node's quota of a function's jobs, if there is one.
     """
@@ -235,6 +237,7 @@ class Assigner:
         release: Callable[[Held], None],
         hand_back: Callable[[], None],
         refused: Callable[[Held], bool],
+        keep: Callable[[Held, Callable[[], None]], None],
         withheld: Callable[[Held], bool] | None = None,
         leased: GrantedAccounts | None = None,
         share: Callable[[FunctionQueue], ClaimQuota] | None = None,
@@ -252,6 +255,7 @@ class Assigner:
         """Times and timers of queues that are served again because time lets more of their jobs start."""
         self.suspects = Suspects(context, self._serve_or_give_back)
         self.isolation = IsolationQueue(context.dispatch, self.serve)
+        self.hold_requests = HoldRequests(context, self.serve, release, keep)
         self.token_grants = None
         if leased is not None:
             self.token_grants = TokenGrants(
@@ -311,7 +315,9 @@ class Assigner:
             self._hand_back()
 
     def requeue(self, held: Held) -> None:
-        """Queue a job that was handed out, before the others of its priority."""
+        """Queue a job that was handed out, before the others of its priority. Its next attempt has slots of its own."""
+        if held.slots is not None:
+            self.hold_requests.left(held)
         if rules.may_kill_workers(held.job):
             self.isolation.add(held)
         else:
@@ -327,6 +333,8 @@ class Assigner:
         if held.queued:
             self._dispatch.drop(held)
             self.claiming.refill(held.queue)
+        if held.slots is not None:
+            self.hold_requests.left(held)
         self._table.release(held)
         self.detach(held)
         if held.job.suspects:  # other jobs never wait for a turn to run alone
@@ -366,6 +374,9 @@ class Assigner:
         """Hand waiting jobs to waiting workers, and claim more where there is room."""
         if self.isolation.waiting:
             self.isolation.next(queue)
+        admission = queue.admission
+        if admission is not None and (admission.limits.uses or admission.returned):
+            self.hold_requests.serve(queue, admission)
         if queue.prefer is not None:
             self._serve_preferred(queue, queue.prefer)
         elif queue.size and (queue.takers or queue.sleepers):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mainspring.events import Progress, ProgressText
     from mainspring.jobs.admission import AdmissionQueue
     from mainspring.jobs.model import Job, Retry
+    from mainspring.resources.holds import Hold, Request, Waits
     from mainspring.resources.rules import Limits
     from mainspring.turns_of_loop import Timer
 
@@ -224,6 +225,19 @@ class Preference(Generic[J, W]):
 _PENDING, _RUNNING = int(State.PENDING), int(State.RUNNING)
 
 
+class Slots:
+    """A job's request for slots of resources, and what it got."""
+
+    __slots__ = ("holds", "request", "waits")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.holds: tuple[Hold, ...] | None = None
+        """None until the request is granted."""
+        self.waits: Waits | None = None
+        """Why it waits, by the last answer."""
+
+
 class Held:
     """A job in memory: a stored one under this node's lease, or a foreground one that is not stored."""
 
@@ -242,6 +256,7 @@ class Held:
         "queued",
         "recorded",
         "reported",
+        "slots",
         "started_us",
         "stop_us",
         "stored",
@@ -269,6 +284,8 @@ class Held:
         """The timers of its expiry, its timeout and its heartbeat."""
         self.admission: AdmissionQueue[Held] | None = None
         """The queue that gave its tokens, from the delivery until its end is on disk."""
+        self.slots: Slots | None = None
+        """Its slots of resources, or its request for some."""
         self.token = b""
         self.started_us = 0
         self.beat = 0.0

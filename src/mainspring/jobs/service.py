@@ -129,6 +129,7 @@ class JobService:
             release=self._release,
             hand_back=self.hand_back,
             refused=self._refused,
+            keep=self._keep,
             withheld=None if alone else self._withheld,
             leased=leased,
             share=None if shared is None else shared.share,
@@ -243,6 +244,7 @@ class JobService:
             self.sharing.tick(self.clock.monotonic())
         self.functions.tick(self.clock.monotonic())
         self.roster.tick(self.clock.monotonic())
+        self.assigner.hold_requests.tick(self.clock.monotonic())
         self.ends.report_ends()
         return self._maintenance.tick()
 
@@ -321,6 +323,9 @@ class JobService:
 
     def _release(self, held: Held) -> None:
         self.settling.released(held)
+
+    def _keep(self, held: Held, then: Callable[[], None]) -> None:
+        self.intake.store_foreground(held, held.job, then, lambda _: None)
 
     def _expired(self, held: Held) -> None:
         self.settling.expired(held)

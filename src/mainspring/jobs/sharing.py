@@ -148,6 +148,7 @@ class Sharing:
                     queue = self._dispatch.queues.get(name)
                     if queue is not None and queue.admission is not None:
                         self._token_grants.hint(queue)
+                        self._assigner.hold_requests.hint(queue)
                     if queue is not None and queue.workers:
                         self._assigner.hint(queue)
             case Settled(ids):

@@ -286,7 +286,7 @@ def check_resource(resource: Resource) -> None:
         if not 0 <= item.slots <= MAX_SLOTS:
             raise UsageError(f"the total of a resource must be from 0 to {MAX_SLOTS:,}; it is {item.slots}")
         if not resource.counted:
-            _check_name("the name of an item", item.name)
+            check_name("the name of an item", item.name)
         _check_labels(item.labels)
     if len({item.name for item in resource.items}) < len(resource.items):
         raise UsageError("the items of a resource have different names")
@@ -306,9 +306,10 @@ def _check_labels(labels: Sequence[str]) -> None:
     if len(labels) > MAX_LABELS:
         raise UsageError(f"at most {MAX_LABELS} labels are possible, not {len(labels)}")
     for label in labels:
-        _check_name("a label", label)
+        check_name("a label", label)
 
 
-def _check_name(what: str, name: str) -> None:
+def check_name(what: str, name: str) -> None:
+    """Raise UsageError if a text cannot be a name; ``what`` says of what."""
     if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
         raise UsageError(f"{what} must have from 1 to {MAX_NAME} printable characters")

@@ -14,8 +14,10 @@ import msgspec
 from mainspring.clock import from_us, to_us
 from mainspring.errors import UsageError
 from mainspring.quantities import format_duration
+from mainspring.resources.holds import Line, check_lines, check_name
 from mainspring.sizes import (
     Seconds,
+    Text,
     Whole,
     about,
 )
@@ -42,6 +44,8 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     rate: Rate | None = None
     """Starts in a time."""
     rate_per_key: Rate | None = None
+    uses: tuple[Line, ...] = ()
+    """The slots of shared resources that each job has while it runs, in the function's namespace."""
 
     @property
     def per_key(self) -> bool:
@@ -425,6 +429,10 @@ def check(limits: Limits) -> None:
             raise UsageError(
                 f"{name} must be from 1 to {MAX_LIMIT:,}; it is {number}; to let nothing run, pause the function"
             )
+    if limits.uses:
+        check_lines(limits.uses)
+        for line in limits.uses:
+            check_name("the name of a resource", line.resource)
     for name in ("rate", "rate_per_key"):
         rate = getattr(limits, name)
         if rate is None:
@@ -447,6 +455,14 @@ class RateSpec(msgspec.Struct, forbid_unknown_fields=True):
     burst: Annotated[Whole | None, about("The most starts at once. By default `number`.")] = None
 
 
+class UseSpec(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Slots of a shared resource."""
+
+    resource: Annotated[Text, about("The name of the resource.")]
+    units: Annotated[Whole, about("The number of slots.")] = 1
+    labels: Annotated[list[Text], about("The labels that each item must have.")] = []
+
+
 class LimitSpec(msgspec.Struct, forbid_unknown_fields=True):
     """The limits of a function."""
 
@@ -454,6 +470,7 @@ class LimitSpec(msgspec.Struct, forbid_unknown_fields=True):
     concurrency_per_key: Whole | None = None
     rate: RateSpec | None = None
     rate_per_key: RateSpec | None = None
+    uses: list[UseSpec] | None = None
 
 
 def rate_of(spec: RateSpec) -> Rate:
@@ -469,6 +486,7 @@ def limits_of(spec: LimitSpec) -> Limits:
         spec.concurrency_per_key,
         None if spec.rate is None else rate_of(spec.rate),
         None if spec.rate_per_key is None else rate_of(spec.rate_per_key),
+        tuple(Line(use.resource, use.units, (*sorted({*use.labels}),)) for use in spec.uses or ()),
     )
     check(limits)
     return limits
@@ -477,7 +495,11 @@ def limits_of(spec: LimitSpec) -> Limits:
 def spec_of(limits: Limits) -> LimitSpec:
     """Return the external form of limits."""
     return LimitSpec(
-        limits.concurrency, limits.concurrency_per_key, _rate_spec(limits.rate), _rate_spec(limits.rate_per_key)
+        limits.concurrency,
+        limits.concurrency_per_key,
+        _rate_spec(limits.rate),
+        _rate_spec(limits.rate_per_key),
+        [UseSpec(line.resource, line.units, [*line.labels]) for line in limits.uses] or None,
     )
 
 

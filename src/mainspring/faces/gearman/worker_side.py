@@ -18,7 +18,7 @@ from mainspring.faces.gearman.peers import About
 from mainspring.jobs import rules
 from mainspring.jobs.held import LOST, SILENT, Worker
 from mainspring.jobs.model import FUNCTION_LIMIT, OWN_FUNCTION, is_own
-from mainspring.namespaces import prefix
+from mainspring.namespaces import prefix, split_text
 from mainspring.wire.gearman_protocol import Type, original_unique, response
 
 if TYPE_CHECKING:
@@ -299,6 +299,10 @@ def extended_assignment(held: Held, service: JobService, before: int) -> bytes:
         info["depth"] = options.depth
     if job.suspects and rules.may_kill_workers(job):
         info["alone"] = True
+    if held.slots is not None and held.slots.holds:
+        info["resources"] = [
+            (split_text(hold.resource)[1], hold.item, hold.units, hold.number) for hold in held.slots.holds
+        ]
     policy = service.settling.policy(held)
     if policy is not None:
         info["max_attempts"] = policy.max_attempts

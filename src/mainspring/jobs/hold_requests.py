@@ -1,0 +1,213 @@
+"""Requests of a node for the slots of resources that its jobs use.
+
+A job of a function that uses resources leaves its admission queue when a worker has a place for it, with its tokens. It then
+waits for its slots (`AdmissionQueue.awaiting`), and for a worker once it has them (`AdmissionQueue.equipped`). A job whose worker
+has found other work in the meantime goes back to the store after a second, so that its slots are not idle.
+
+One operation has all questions and all slots that are given back until its group closes. The end of a job with slots repeats the
+questions about the same resources in that group; other nodes' ends are announced as pending jobs are. Every second the node
+repeats all questions, in case an announcement was lost.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mainspring.clock import to_us
+from mainspring.errors import StoreBrokenError, StoreFencedError
+from mainspring.jobs.held import Slots
+from mainspring.namespaces import key_of_text, namespace_of
+from mainspring.resources.hold_store import AskHolds, Got
+from mainspring.resources.holds import Holder, HolderKind, Line, Request, Waits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from mainspring.errors import StoreError
+    from mainspring.jobs.admission import AdmissionQueue
+    from mainspring.jobs.held import FunctionQueue, Held
+    from mainspring.jobs.table import Context
+    from mainspring.resources.hold_store import Asked
+
+REPEAT_INTERVAL: Final = 1.0
+"""Seconds between repetitions of all questions."""
+IDLE_LIMIT: Final = 1.0
+"""Seconds for which a job with slots may wait for a worker."""
+
+
+class _Batch:
+    """An operation, and the jobs that it asks for."""
+
+    def __init__(self, now_us: int) -> None:
+        self.jobs: dict[int, Held] = {}
+        """By id, in the order of the requests."""
+        self.requests: list[Request] = []
+        self.given_back: list[tuple[Holder, int]] = []
+        self.operation = AskHolds(self.requests, now_us, self.given_back)
+
+
+class HoldRequests:
+    """Asks for slots, and gives them back.
+
+    ``serve`` hands out the jobs that have their slots. ``release`` gives a job back to the store. ``keep`` stores a foreground
+    job, and then calls a function: holds belong to stored jobs.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        serve: Callable[[FunctionQueue], None],
+        release: Callable[[Held], None],
+        keep: Callable[[Held, Callable[[], None]], None],
+    ) -> None:
+        self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
+        self._clock = context.clock
+        self._serve = serve
+        self._release = release
+        self._keep = keep
+        self._turns = 0
+        self._queues: dict[FunctionQueue, float] = {}
+        """The functions that use resources, with the time since which jobs with slots have waited there for a worker; 0: none."""
+        self._open: _Batch | None = None
+        self._unreturned: list[tuple[Holder, int]] = []
+        """Slots that could not be given back."""
+        self._repeat_at = 0.0
+
+    def serve(self, queue: FunctionQueue, admission: AdmissionQueue[Held]) -> None:
+        """Ask for the slots of as many jobs as workers have places for."""
+        if admission.returned:
+            self._give_back(admission)
+        if not admission.limits.uses or admission.paused or self._dispatch.paused:
+            return
+        self._queues.setdefault(queue, 0.0)
+        room = queue.places() - len(admission.awaiting) - len(admission.equipped)
+        while room > 0 and (held := admission.take()) is not None:
+            room -= 1
+            if held.slots is not None:
+                self.left(held)
+            admission.awaiting[held.job.id] = held
+            if held.stored:
+                self._ask(held, admission)
+            else:
+                self._keep(held, lambda held=held: self._kept(held))  # type: ignore[misc] # the loop's variable
+
+    def _give_back(self, admission: AdmissionQueue[Held]) -> None:
+        returned, admission.returned = admission.returned, []
+        for held in returned:
+            if held.slots is not None:
+                self.left(held)
+
+    def _kept(self, held: Held) -> None:
+        admission = held.queue.admission
+        if held.stored and held.slots is None and admission is not None and held.job.id in admission.awaiting:
+            self._ask(held, admission)
+
+    # ---- questions ----
+
+    def _ask(self, held: Held, admission: AdmissionQueue[Held]) -> None:
+        """Ask for a job's slots; with the same turn if it has asked before."""
+        if held.slots is None:
+            job, namespace = held.job, namespace_of(held.job.function)
+            lines = tuple(
+                Line(key_of_text(namespace, line.resource), line.units, line.labels) for line in admission.limits.uses
+            )
+            self._turns += 1
+            holder = Holder(HolderKind.LEASE, job.id, self._table.term)
+            since_us = max(job.created_us, job.due_us)
+            held.slots = Slots(Request(holder, self._turns, lines, job.priority, since_us, job.function))
+        batch = self._batch()
+        if held.job.id not in batch.jobs:
+            batch.jobs[held.job.id] = held
+            batch.requests.append(held.slots.request)
+
+    def _batch(self) -> _Batch:
+        batch = self._open
+        if batch is None or not batch.operation.open:
+            batch = self._open = _Batch(to_us(self._clock.wall()))
+            self._commits.put(
+                batch.operation,
+                lambda asked: self._asked(batch, asked),
+                lambda error: self._not_asked(batch, error),
+            )
+        return batch
+
+    def _asked(self, batch: _Batch, asked: Asked) -> None:
+        served: dict[FunctionQueue, None] = {}
+        for held, request, answer in zip(batch.jobs.values(), batch.requests, asked.answers, strict=True):
+            slots, admission = held.slots, held.queue.admission
+            if slots is None or slots.request.turn != request.turn or slots.holds is not None:
+                continue  # it has left, and its slots are given back
+            if isinstance(answer, Got):
+                slots.holds, slots.waits = answer.holds, None
+                if admission is not None and admission.awaiting.pop(held.job.id, None) is held:
+                    admission.equipped[held.job.id] = held
+                    served[held.queue] = None
+            elif isinstance(answer, Waits):
+                slots.waits = answer
+        for queue in served:
+            self._serve(queue)
+
+    def _not_asked(self, batch: _Batch, error: StoreError) -> None:
+        """Repeat the operation with the next tick, unless the term has ended, and all holds with it."""
+        if not isinstance(error, (StoreFencedError, StoreBrokenError)):
+            self._unreturned += batch.given_back
+
+    def _ask_again(self, names: Collection[str]) -> None:
+        for held, admission in list(self._awaiting()):
+            if held.slots is not None and any(line.resource in names for line in held.slots.request.lines):
+                self._ask(held, admission)
+
+    def _awaiting(self) -> Iterator[tuple[Held, AdmissionQueue[Held]]]:
+        for queue in self._queues:
+            if queue.admission is not None:
+                for held in queue.admission.awaiting.values():
+                    yield held, queue.admission
+
+    # ---- ends ----
+
+    def left(self, held: Held) -> None:
+        """Give back the slots of a job whose attempt has ended, or its request, and repeat the questions of others."""
+        slots, held.slots = held.slots, None
+        if slots is None or not self._table.term:
+            return
+        batch = self._batch()
+        batch.given_back.append((slots.request.holder, slots.request.turn))
+        self._ask_again({line.resource for line in slots.request.lines})
+
+    def hint(self, queue: FunctionQueue) -> None:
+        """Repeat a function's questions: another node has announced that slots are free."""
+        if queue in self._queues and queue.admission is not None:
+            for held in list(queue.admission.awaiting.values()):
+                if held.slots is not None:
+                    self._ask(held, queue.admission)
+
+    # ---- time ----
+
+    def tick(self, now: float) -> None:
+        """Repeat questions, and release jobs with slots that wait for a worker for too long."""
+        if now < self._repeat_at or not self._table.term:
+            return
+        self._repeat_at = now + REPEAT_INTERVAL
+        if self._unreturned:
+            returned, self._unreturned = self._unreturned, []
+            self._batch().given_back.extend(returned)
+        for held, admission in list(self._awaiting()):
+            if held.stored:
+                self._ask(held, admission)
+            else:
+                self._keep(held, lambda held=held: self._kept(held))  # type: ignore[misc] # the loop's variable
+        for queue in list(self._queues):
+            self._look_at(queue, now)
+
+    def _look_at(self, queue: FunctionQueue, now: float) -> None:
+        admission = queue.admission
+        if admission is None or not (admission.equipped or admission.awaiting or admission.limits.uses):
+            del self._queues[queue]
+        elif not admission.equipped or queue.places():
+            self._queues[queue] = 0.0
+        elif not self._queues[queue]:
+            self._queues[queue] = now
+        elif now - self._queues[queue] >= IDLE_LIMIT:
+            self._queues[queue] = 0.0
+            for held in list(admission.equipped.values()):
+                self._release(held)
