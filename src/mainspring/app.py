@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import ssl
+from collections.abc import Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
@@ -37,6 +38,7 @@ from mainspring.client.options import (
     seconds,
 )
 from mainspring.client.providers import Provided, check_needs, check_provider
+from mainspring.client.resources import LabelledResource, Resource, build_resource, uses_of
 from mainspring.client.sockets import tls_of_environment
 from mainspring.client.submission import Check, Key, Submission, Unique, Verbatim, check_keep_unique
 from mainspring.definitions import (
@@ -67,7 +69,7 @@ from mainspring.worker.registry import Hook, Kept, Registry, kept_seconds
 from mainspring.workflow_code.model import PARK_ON
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
     from datetime import date, datetime
 
     from mainspring.worker.registry import Middleware
@@ -77,6 +79,8 @@ if TYPE_CHECKING:
 
 
 R = TypeVar("R")
+Uses = Mapping[Resource | LabelledResource, int]
+"""Numbers of slots of resources."""
 
 
 class AppClient:
@@ -239,6 +243,7 @@ class App(AppClient):
         self._place = _globals_of_creator(self)
         self.schedules = Declarations(name, self._default_name, self.connections)
         self.listeners = Listeners()
+        self._resources: dict[str, Resource] = {}
         self._definitions = Definitions(self.registry, self.schedules, self.listeners, self.connections, self._check)
 
     def _check_given(self, options: Mapping[str, object]) -> None:
@@ -293,6 +298,7 @@ class App(AppClient):
         rate: Rate | None = None,
         rate_per_key: Rate | None = None,
         concurrency_key: Key = "",
+        uses: Uses | None = None,
         schedule_to_start: Duration | None = None,
         schedule_to_close: Duration | None = None,
         cancel: CancelMode | None = None,
@@ -324,6 +330,7 @@ class App(AppClient):
         rate: Rate | None = None,
         rate_per_key: Rate | None = None,
         concurrency_key: Key = "",
+        uses: Uses | None = None,
         schedule_to_start: Duration | None = None,
         schedule_to_close: Duration | None = None,
         cancel: CancelMode | None = None,
@@ -342,6 +349,9 @@ class App(AppClient):
         together. ``concurrency_per_key`` and ``rate_per_key`` limit the jobs of each ``concurrency_key``. The limits apply to all
         clients while workers with this task are connected; ``mainspring functions`` shows and overrides them. An App on
         ZooKeeper has no limits and keys.
+
+        With ``uses``, such as ``{licences: 2, printers["colour"]: 1}``, a job does not start before it has all these slots of
+        resources (`resource`), and has them until its attempt ends. ``current_job().resource(printers)`` says which.
 
         The server keeps the arguments of a job that has succeeded if they have at most ``keep_arguments`` bytes, by default
         1,024; 0 for none. Settings of the server may limit it.
@@ -381,9 +391,11 @@ class App(AppClient):
                 "concurrency_key": concurrency_key,
                 "start_within": start_within,
                 "deadline": deadline,
+                "uses": uses,
             }
         )
-        limits = build_limits(concurrency, concurrency_per_key, rate, rate_per_key)
+        used, resources = uses_of(uses or {})
+        limits = build_limits(concurrency, concurrency_per_key, rate, rate_per_key, used)
         if keep_arguments is not None:
             check_whole(keep_arguments, "keep_arguments", 0, MAX_KEPT_ARGUMENTS)
         kept = Kept(keep_arguments, kept_seconds(keep_result), ignores_result=ignore_result)
@@ -394,9 +406,28 @@ class App(AppClient):
         check_text_or_function(concurrency_key, "concurrency_key", check_key)
 
         def define(call: Callable[..., Any]) -> Any:
-            return self._definitions.task(call, name, executor, options, unique, limits, concurrency_key, kept, around)
+            return self._definitions.task(
+                call, name, executor, options, unique, limits, concurrency_key, kept, around, resources
+            )
 
         return define(call) if call is not None else Define(define)
+
+    def resource(
+        self, name: str, *, total: int | None = None, items: Mapping[str, Iterable[str]] | None = None
+    ) -> Resource:
+        """Define a resource that tasks share: ``total`` slots, or named items, each with labels.
+
+        ``app.resource("licence", total=5)``; ``app.resource("printer", items={"p1": {"colour"}, "p2": set()})``. The workers of
+        tasks that use it declare it; ``mainspring resources`` shows and overrides it.
+
+        Raises UsageError if it is invalid, the name is taken, or the App's store has no limits.
+        """
+        self._check({"uses": name})
+        resource = build_resource(name, total, items)
+        if name in self._resources:
+            raise UsageError(f"the App has a resource with the name {name!r} already")
+        self._resources[name] = resource
+        return resource
 
     def scheduled(
         self,

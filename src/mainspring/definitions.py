@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from mainspring.client.job import Job
     from mainspring.client.listening import EventFilter, Listeners
     from mainspring.client.options import CancelMode, ChildPolicy, Duration, Priority, Retry
+    from mainspring.client.resources import Resource
     from mainspring.client.session import Request
     from mainspring.resources.rules import Limits
     from mainspring.worker.registry import Function, Kept, Middleware, Registry, WorkflowFunction
@@ -453,6 +454,7 @@ class Definitions:
         key: Key = "",
         kept: Kept = KEPT,
         middleware: tuple[Middleware, ...] = (),
+        resources: tuple[Resource, ...] = (),
     ) -> Any:
         """Define a task. Raises UsageError if the function cannot be a task, or the name is taken."""
         if isinstance(call, Workflow):
@@ -460,7 +462,9 @@ class Definitions:
                 f"{call.name} is a workflow, and not a function for a task: schedule it with @app.scheduled(…)"
             )
         given = call.function.call if isinstance(call, Defined) else call
-        function = build_function(given, name, executor, options, limits, kept=kept, middleware=middleware)
+        function = build_function(
+            given, name, executor, options, limits, kept=kept, middleware=middleware, resources=resources
+        )
         self._registry.add(function)
         kind: Any = CoroutineTask if function.executor == "coroutine" else Task
         return kind(function.call, function, self._connections, options, unique, key, self._check)

@@ -16,7 +16,7 @@ from mainspring.errors import SettingsError, UsageError
 from mainspring.jobs.model import FUNCTION_LIMIT, OWN_FUNCTION, UNIQUE_LIMIT, is_own
 from mainspring.jobs.user_data import check_tags
 from mainspring.quantities import format_duration, parse_duration
-from mainspring.resources.rules import LimitSpec, RateSpec, key_of, limits_of
+from mainspring.resources.rules import LimitSpec, RateSpec, UseSpec, key_of, limits_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -286,7 +286,11 @@ class Rate:
 
 
 def build_limits(
-    concurrency: int | None, concurrency_per_key: int | None, rate: Rate | None, rate_per_key: Rate | None
+    concurrency: int | None,
+    concurrency_per_key: int | None,
+    rate: Rate | None,
+    rate_per_key: Rate | None,
+    uses: list[UseSpec] | None = None,
 ) -> Limits:
     """Check a task's limits and return them.  Raises UsageError, which names the wrong limit."""
     for name, number in (("concurrency", concurrency), ("concurrency_per_key", concurrency_per_key)):
@@ -300,6 +304,7 @@ def build_limits(
         concurrency_per_key,
         None if rate is None else rate.spec(),
         None if rate_per_key is None else rate_per_key.spec(),
+        uses,
     )
     return limits_of(spec)
 

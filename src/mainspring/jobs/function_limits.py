@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 
     from mainspring.access.caller import Act
     from mainspring.errors import StoreError
-    from mainspring.jobs.held import FunctionQueue, Worker
+    from mainspring.jobs.held import Ability, FunctionQueue, Worker
     from mainspring.jobs.model import Job
     from mainspring.jobs.store import Signs
     from mainspring.jobs.table import Context
     from mainspring.resources.rules import Limits
+    from mainspring.resources.service import Resources
     from mainspring.storage.engine import Page
     from mainspring.storage.reads import Reads
 
@@ -85,6 +86,7 @@ class Functions:
         reads: Reads,
         serve: Callable[[FunctionQueue], None],
         times: FunctionTimes,
+        resources: Resources,
         *,
         kept: bool,
         shared: bool,
@@ -94,6 +96,7 @@ class Functions:
         self._kept = kept
         self._reads = reads
         self._serve = serve
+        self._resources = resources
         self._shared = shared
         self._timers = context.timers
         self._limits: dict[bytes, FunctionLimits] = {}
@@ -206,6 +209,13 @@ class Functions:
 
     # ---- changes ----
 
+    def declare_of(self, function: bytes, ability: Ability) -> None:
+        """Store what a worker of this node declares with a function: its limits, and the resources that it uses."""
+        for name, resource in ability.resources:
+            self._resources.declare(name, resource)
+        if ability.limits is not None:
+            self.declare(function, ability.limits)
+
     def declare(self, function: bytes, limits: Limits) -> None:
         """Store the limits that a worker of this node declares for a function. They apply here at once."""
         now_us = self._now_us()
@@ -285,8 +295,7 @@ class Functions:
             self._repeated = now
             for worker in list(self._dispatch.workers):
                 for queue, ability in list(worker.abilities.items()):
-                    if ability.limits is not None:
-                        self.declare(queue.name, ability.limits)
+                    self.declare_of(queue.name, ability)
             for worker in [one for one in self._declared_times if one.gone]:
                 del self._declared_times[worker]
             for declared in list(self._declared_times.values()):

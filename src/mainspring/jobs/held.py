@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mainspring.events import Progress, ProgressText
     from mainspring.jobs.admission import AdmissionQueue
     from mainspring.jobs.model import Job, Retry
-    from mainspring.resources.holds import Hold, Request, Waits
+    from mainspring.resources.holds import Hold, Request, Resource, Waits
     from mainspring.resources.rules import Limits
     from mainspring.turns_of_loop import Timer
 
@@ -348,6 +348,8 @@ class Ability(NamedTuple):
     retry: Retry | None = None
     limits: Limits | None = None
     """The limits that it declares for the function."""
+    resources: tuple[tuple[str, Resource], ...] = ()
+    """The resources that it declares, by the keys of their names."""
 
 
 LOST: Final = b"lost"

@@ -181,6 +181,10 @@ class HoldRequests:
                 if held.slots is not None:
                     self._ask(held, queue.admission)
 
+    def changed(self, name: str) -> None:
+        """Repeat the questions about a resource that has other slots now."""
+        self._ask_again({name})
+
     # ---- time ----
 
     def tick(self, now: float) -> None:

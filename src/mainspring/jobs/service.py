@@ -33,6 +33,7 @@ from mainspring.jobs.table import Context, JobTable, Listeners, Uniques
 from mainspring.jobs.token_grants import GrantedAccounts
 from mainspring.jobs.user_data import ArgumentRules
 from mainspring.loop_shares import LoopShares
+from mainspring.resources.service import Resources
 from mainspring.storage.reads import SetAside
 from mainspring.turns_of_loop import LongWork, Timers
 
@@ -181,8 +182,15 @@ class JobService:
             remote_jobs=remote_jobs,
         )
         self.changes = JobChanges(context, settling, ends, stored_changes)
+        self.resources = Resources(commits, clock, assigner.hold_requests.changed)
         self.functions = Functions(
-            context, reads, assigner.serve, times, kept=Feature.LIMITS not in lacks, shared=not alone
+            context,
+            reads,
+            assigner.serve,
+            times,
+            self.resources,
+            kept=Feature.LIMITS not in lacks,
+            shared=not alone,
         )
         self.workers = Workers(context, assigner, settling, foreground, self.functions, root_jobs)
         self._counting = Counting(context, assigner, reads)
@@ -437,8 +445,7 @@ class Workers:
         """Register a worker for a function, unless it has gone."""
         if worker.gone:
             return
-        if ability.limits is not None:
-            self._functions.declare(function, ability.limits)
+        self._functions.declare_of(function, ability)
         self._assigner.serve(self._dispatch.register(worker, function, ability))
 
     def unregister(self, worker: Worker, function: bytes) -> None:

@@ -118,8 +118,11 @@ class SaveResource(Acting):
 
     def recorded(self, outcome: StoredResource) -> Act | None:
         """Return the act, if this operation wrote the resource."""
-        written = outcome == replace(self.resource, version=self.resource.version + 1)
-        return self.act if written else None
+        return self.act if self.wrote(outcome) else None
+
+    def wrote(self, outcome: StoredResource) -> bool:
+        """Return whether this operation wrote the resource."""
+        return outcome == replace(self.resource, version=self.resource.version + 1)
 
 
 # ---- requests ----

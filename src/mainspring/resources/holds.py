@@ -12,11 +12,12 @@ several resources not by requests for one of them. Nothing is held while it wait
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import msgspec
 
 from mainspring.errors import UsageError
+from mainspring.sizes import Text, Whole, about
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -265,6 +266,33 @@ def decide(
         for name in {line.resource for line in request.lines}:
             before.setdefault(name, []).append(holder)
     return verdicts
+
+
+# ---- definitions as programs and users write them ----
+
+
+class ResourceSpec(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A resource: a total, or named items with their labels."""
+
+    total: Annotated[Whole | None, about("The number of slots, of a counted resource.")] = None
+    items: Annotated[dict[Text, list[Text]] | None, about("The labels of each item, by name.")] = None
+
+
+def resource_of(name: str, spec: ResourceSpec) -> Resource:
+    """Return the internal form of a resource. Raises UsageError if it, or its name, is invalid."""
+    check_name("the name of a resource", name)
+    if (spec.total is None) is (spec.items is None):
+        raise UsageError(f"the resource {name!r} must have a total, or items")
+    resource = named(spec.items or {}) if spec.total is None else counted(spec.total)
+    check_resource(resource)
+    return resource
+
+
+def spec_of_resource(resource: Resource) -> ResourceSpec:
+    """Return the external form of a resource."""
+    if resource.counted:
+        return ResourceSpec(total=resource.items[0].slots)
+    return ResourceSpec(items={item.name: [*item.labels] for item in resource.items})
 
 
 # ---- limits of values ----

@@ -21,6 +21,7 @@ import msgspec
 
 from mainspring.client.inside import workflow_calls
 from mainspring.client.options import Duration, check_progress, check_progress_text, seconds
+from mainspring.client.resources import HeldSlots
 from mainspring.errors import UsageError
 from mainspring.ids import Handles
 from mainspring.namespaces import name_text
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from mainspring.client.inside import Awaited
     from mainspring.client.options import Retry
+    from mainspring.client.resources import Resource
     from mainspring.ids import JobId
 
 if TYPE_CHECKING:
@@ -246,6 +248,8 @@ class Info(msgspec.Struct, frozen=True):
     retry: JobRetry | None = None
     """The job's own policy, if it does not use its function's."""
     depth: int = 0
+    resources: tuple[tuple[str, str, int, int], ...] = ()
+    """The slots that the job has: resource, item, number of slots, fencing number."""
 
 
 decode_info: Final = msgspec.json.Decoder(Info).decode
@@ -370,6 +374,13 @@ class CurrentJob:
     def depth(self) -> int:
         """How many deliveries of events to listeners have led to the job; 0 for other jobs."""
         return self.info.depth if _DEPTH in self._raw_info else 0
+
+    def resource(self, resource: Resource) -> HeldSlots:
+        """Return what this job has of a resource that its task uses. Raises UsageError if it uses none of it."""
+        mine = [one for one in self.info.resources if one[0] == resource.name]
+        if not mine:
+            raise UsageError(f"the job has nothing of {resource!r}: its task must name it in uses={{…}}")
+        return HeldSlots({item: units for _, item, units, _ in mine}, mine[0][3])
 
     @property
     def cancel_requested(self) -> bool:

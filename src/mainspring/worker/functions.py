@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.client.options import Retry
+    from mainspring.client.resources import Resource
     from mainspring.worker.registry import Middleware
 
 EXECUTORS = ("thread", "process")
@@ -45,6 +46,7 @@ def build_function(
     kind: str = "task",
     kept: Kept = KEPT,
     middleware: tuple[Middleware, ...] = (),
+    resources: tuple[Resource, ...] = (),
 ) -> Function:
     """Return the worker's function for a callable, under the callable's own name if ``name`` is None.
 
@@ -80,6 +82,7 @@ def build_function(
         times=times_of(options),
         kept=kept,
         middleware=middleware,
+        resources=resources,
     )
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mainspring.client.options import Duration, Retry
     from mainspring.client.payload import Signature
     from mainspring.client.providers import Provider
+    from mainspring.client.resources import Resource
     from mainspring.worker.current import CurrentJob
     from mainspring.workflow_code.model import Code
 
@@ -82,6 +83,8 @@ class Function:
     limits: Limits = UNLIMITED
     times: Times = NO_TIMES
     """Within which its jobs should begin and end, if a submit does not say so itself."""
+    resources: tuple[Resource, ...] = ()
+    """The resources that its jobs use."""
     kept: Kept = KEPT
     middleware: tuple[Middleware, ...] = ()
     """That of the function alone, inside of the App's."""
@@ -99,6 +102,8 @@ class Function:
             options["retry"] = self.retry.wire()
         if self.limits != UNLIMITED:
             options["limits"] = limits_to_wire(self.limits)
+        if self.resources:
+            options["resources"] = {one.name: one.spec for one in self.resources}
         return msgspec.json.encode(options) if options else b""
 
 

@@ -31,6 +31,7 @@ from mainspring.jobs.model import (
 )
 from mainspring.jobs.outcomes import LOOKUP_RETRY_DELAY
 from mainspring.namespaces import split
+from mainspring.resources.holds import MAX_LINES, ResourceSpec
 from mainspring.resources.rules import LimitSpec  # noqa: TC001 - msgspec reads the annotations
 from mainspring.sizes import (
     CANNOT_READ,
@@ -77,6 +78,8 @@ class RegisterOptions(msgspec.Struct, forbid_unknown_fields=True):
     heartbeat: Seconds | None = None
     retry: Retry | None = None
     limits: LimitSpec | None = None
+    resources: Annotated[dict[Text, ResourceSpec], msgspec.Meta(max_length=MAX_LINES)] = {}
+    """The definitions of the resources that the function uses."""
     workflow: WorkflowOptions | None = None
     """The function is a workflow, and the worker decides its runs; ``timeout`` is that of a run."""
     decisions: Whole = 100

@@ -21,6 +21,8 @@ from mainspring.faces.gearman.worker_side import NO_JOB, plain_assignment
 from mainspring.features import Feature
 from mainspring.jobs.held import Ability
 from mainspring.jobs.model import FUNCTION_LIMIT, OWN_FUNCTION, check_retry, failure, is_own
+from mainspring.namespaces import key_of_text
+from mainspring.resources.holds import resource_of
 from mainspring.resources.rules import limits_of, limits_to_wire
 from mainspring.sizes import CANNOT_READ
 from mainspring.wire.gearman_protocol import Type, response
@@ -262,6 +264,9 @@ def _register(peer: Peer, args: list[bytes]) -> None:
         if options.retry is not None:
             check_retry(options.retry)
         limits = None if options.limits is None else limits_of(options.limits)
+        resources = tuple(
+            (key_of_text(peer.namespace, name), resource_of(name, spec)) for name, spec in options.resources.items()
+        )
     except (*CANNOT_READ, UsageError) as error:
         _refuse(peer, f"the options of REGISTER cannot be read: {error}")
         return
@@ -278,7 +283,12 @@ def _register(peer: Peer, args: list[bytes]) -> None:
         _register_decisions(peer, function, options.workflow, options.decisions, options.timeout)
         return
     ability = Ability(
-        timeout=options.timeout, requeue=False, heartbeat=options.heartbeat, retry=options.retry, limits=limits
+        timeout=options.timeout,
+        requeue=False,
+        heartbeat=options.heartbeat,
+        retry=options.retry,
+        limits=limits,
+        resources=resources,
     )
     peer.worker_side.register(function, ability)
 
