@@ -269,6 +269,7 @@ class Assigner:
             failed=self.answer,
             shared=leased is not None,
             share=share,
+            ask_for_slots=self.hold_requests.serve,
             ask_for_tokens=None if self.token_grants is None else self.token_grants.serve,
         )
         self.pending_grabs = PendingGrabs(context, self.claiming)
@@ -374,9 +375,6 @@ class Assigner:
         """Hand waiting jobs to waiting workers, and claim more where there is room."""
         if self.isolation.waiting:
             self.isolation.next(queue)
-        admission = queue.admission
-        if admission is not None and (admission.limits.uses or admission.returned):
-            self.hold_requests.serve(queue, admission)
         if queue.prefer is not None:
             self._serve_preferred(queue, queue.prefer)
         elif queue.size and (queue.takers or queue.sleepers):

@@ -57,9 +57,10 @@ class Claiming:
     """Claims stored jobs within the bounds of the workers, the admission queues and the other nodes.
 
     ``is_full`` returns whether no more jobs of a function may come into memory. ``came`` is called with claimed jobs, after they
-    are counted; ``failed`` is called if the store could not answer. ``share`` and ``ask_for_tokens`` are given if the store is
-    shared: ``share`` returns this node's present quota of a function's stored jobs, and ``ask_for_tokens`` requests the tokens
-    that its waiting jobs need. ``begin`` is called, instead of a claim, if jobs of a function wait that stand for runs.
+    are counted; ``failed`` is called if the store could not answer. ``ask_for_slots`` requests the slots of resources that
+    waiting jobs need. ``share`` and ``ask_for_tokens`` are given if the store is shared: ``share`` returns this node's present
+    quota of a function's stored jobs, and ``ask_for_tokens`` requests the tokens that its waiting jobs need. ``begin`` is called,
+    instead of a claim, if jobs of a function wait that stand for runs.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Claiming:
         came: Callable[[FunctionQueue, list[Job]], None],
         failed: Callable[[FunctionQueue], None],
         shared: bool = False,
+        ask_for_slots: Callable[[FunctionQueue, AdmissionQueue[Held]], None],
         share: Callable[[FunctionQueue], ClaimQuota] | None = None,
         ask_for_tokens: Callable[[FunctionQueue], None] | None = None,
     ) -> None:
@@ -83,6 +85,7 @@ class Claiming:
         self.shared = shared
         """Whether other nodes submit and claim jobs as well: then the counted backlog is a hint."""
         self._share = share
+        self._ask_for_slots = ask_for_slots
         self._ask_for_tokens = ask_for_tokens
 
     # ---- how many may be here ----
@@ -182,8 +185,11 @@ class Claiming:
 
         Jobs that stand for runs are begun instead, with or without workers.
         """
-        if queue.admission is not None and self._ask_for_tokens is not None:
-            self._ask_for_tokens(queue)
+        if queue.admission is not None:
+            if self._ask_for_tokens is not None:
+                self._ask_for_tokens(queue)
+            if queue.admission.limits.uses or queue.admission.returned:
+                self._ask_for_slots(queue, queue.admission)
         backlog = queue.backlog
         counted = backlog[0] or backlog[1] or backlog[2] or queue.uncounted
         if not counted and (queue.admission is None or not queue.admission.behind):

@@ -43,6 +43,8 @@ class _Batch:
         """By id, in the order of the requests."""
         self.requests: list[Request] = []
         self.given_back: list[tuple[Holder, int]] = []
+        self.queues: dict[FunctionQueue, None] = {}
+        """The functions whose jobs give something back: others of them may have tokens now."""
         self.operation = AskHolds(self.requests, now_us, self.given_back)
 
 
@@ -132,7 +134,7 @@ class HoldRequests:
         return batch
 
     def _asked(self, batch: _Batch, asked: Asked) -> None:
-        served: dict[FunctionQueue, None] = {}
+        served = batch.queues
         for held, request, answer in zip(batch.jobs.values(), batch.requests, asked.answers, strict=True):
             slots, admission = held.slots, held.queue.admission
             if slots is None or slots.request.turn != request.turn or slots.holds is not None:
@@ -172,6 +174,7 @@ class HoldRequests:
             return
         batch = self._batch()
         batch.given_back.append((slots.request.holder, slots.request.turn))
+        batch.queues[held.queue] = None
         self._ask_again({line.resource for line in slots.request.lines})
 
     def hint(self, queue: FunctionQueue) -> None:

@@ -111,7 +111,8 @@ class JobTable:
     def has_been_stored(self, held: Held) -> None:
         """Turn a foreground job that was stored into a background one."""
         job = held.job
-        del self.foreground[job.function, job.unique]
+        if job.unique:
+            del self.foreground[job.function, job.unique]
         held.stored = True
         held.queue.leased += 1
         held.queue.foreground -= 1

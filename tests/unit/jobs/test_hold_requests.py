@@ -1,0 +1,291 @@
+"""Jobs of functions that use resources wait for their slots, without a worker, and give them back with each end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.engines.memory.holds import MemoryHolds
+from mainspring.jobs.held import Ability
+from mainspring.jobs.model import Options, Retry, State
+from mainspring.jobs.store import Withdrawn
+from mainspring.resources.hold_store import FindHolds, find
+from mainspring.resources.holds import Line, counted, named
+from mainspring.resources.rules import Limits
+from mainspring.storage.engine import run_synchronously
+
+if TYPE_CHECKING:
+    from mainspring.jobs.admission import AdmissionQueue
+    from mainspring.jobs.held import Held, Worker
+    from mainspring.resources.hold_store import Holding
+
+    from .a_node import Node
+
+ONE = Limits(uses=(Line("l"),))
+TWO = Limits(uses=(Line("l", 2),))
+
+
+def worker(node: Node, *functions: str, total: int = 1, limits: Limits = ONE, places: int = 4) -> Worker:
+    """Return a worker for functions that use a resource, which it declares."""
+    found = node.stream(*functions, places=places, limits=limits, resources=(("l", counted(total)),))
+    node.commit()
+    return found
+
+
+def shown(node: Node, name: str = "l") -> Holding:
+    """Return what is held of a resource, and who waits."""
+    assert isinstance(node.engine, MemoryEngine)
+    (found,) = run_synchronously(find(MemoryHolds(node.engine.tables), FindHolds((name,), 0)))
+    return found
+
+
+def numbers(node: Node) -> list[int]:
+    """Return the numbers of the holds of the resource."""
+    return [hold.number for hold in shown(node).holds]
+
+
+def running(*workers: Worker) -> list[str]:
+    """Return the payloads of the jobs that workers have."""
+    return [held.job.payload.decode() for one in workers for held in one.running.values()]
+
+
+def held_by(one: Worker, payload: str) -> Held:
+    """Return a job of a worker."""
+    return next(held for held in one.running.values() if held.job.payload.decode() == payload)
+
+
+def end(node: Node, one: Worker, payload: str) -> None:
+    """Let a job succeed; its worker has a place again."""
+    node.settling.succeeded(held_by(one, payload), b"r")
+    node.service.workers.ready(one, 1)
+    node.commit()
+
+
+def admission(node: Node) -> AdmissionQueue[Held]:
+    """Return the admission queue of the function."""
+    found = node.queue().admission
+    assert found is not None
+    return found
+
+
+def test_jobs_wait_without_a_worker_until_they_have_their_slots(node: Node) -> None:
+    one = worker(node, total=2)
+    for number in range(4):
+        node.background(str(number))
+    assert running(one) == ["0", "1"]
+    assert one.credit == 2
+    assert (numbers(node), len(shown(node).requests)) == ([1, 2], 2)
+    end(node, one, "1")
+    assert running(one) == ["0", "2"]
+    assert numbers(node) == [1, 3]
+
+
+def test_other_functions_use_the_places_of_workers_meanwhile(node: Node) -> None:
+    one = worker(node, places=1)
+    node.service.workers.register(one, b"g", Ability(requeue=False))
+    node.background("1")
+    node.service.workers.ready(one, 1)
+    node.background("2")
+    node.background("3", "g")
+    assert running(one) == ["1", "3"]
+
+
+def test_a_large_request_is_not_starved(node: Node) -> None:
+    small = worker(node, "small", total=2)
+    large = worker(node, "large", total=2, limits=TWO)
+    for number in range(3):
+        node.background(f"s{number}", "small")
+    node.background("l", "large")
+    for number in range(3, 9):
+        node.background(f"s{number}", "small")
+    order: list[str] = []
+    while running(small, large):
+        one = small if small.running else large
+        order.append(running(one)[0])
+        end(node, one, order[-1])
+    assert order.index("l") == 3
+    assert len(order) == 10
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["succeeded", "failed", "retried", "released", "snoozed", "cancelled", "lost", "timeout", "withdrawn", "gone"],
+)
+def test_each_end_gives_the_slots_back(node: Node, how: str) -> None:
+    one = worker(node, places=1)
+    options = Options(retry=Retry(3, 500.0), timeout=2.0)
+    first, second = node.background("1", options=options), node.background("2")
+    held, (before,) = held_by(one, "1"), numbers(node)
+    match how:
+        case "succeeded":
+            node.settling.succeeded(held, b"")
+        case "failed":
+            node.settling.failed(held, b"{}", final=True)
+        case "retried":
+            node.settling.failed(held, b"{}")
+        case "released":
+            node.settling.released(held)
+        case "snoozed":
+            node.settling.snoozed(held, 500.0)
+        case "cancelled":
+            node.settling.cancelled(held, "asked")
+        case "lost":
+            node.settling.lost(held, "crash")
+        case "timeout":
+            node.wait(2.1)
+        case "withdrawn":
+            assert isinstance(node.engine, MemoryEngine)
+            node.engine.tables.jobs.pop(first.id)
+            job = held.job
+            node.service.lifecycle.withdrawn([Withdrawn(job.id, job.term, job.state, job.function, job.priority)])
+        case "gone":
+            node.service.workers.gone(one)
+    node.commit()
+    assert first.payload.decode() not in running(one)
+    assert (shown(node).holds, shown(node).requests) == ((), ()), "nobody has a place"
+    another = worker(node, "f")
+    node.commit()
+    assert running(another)
+    assert numbers(node) == [before + 1]
+    assert node.state(second.id) is not State.SUCCEEDED
+
+
+def test_a_retry_has_a_hold_of_its_own(node: Node) -> None:
+    one = worker(node, places=1)
+    node.background("1", options=Options(retry=Retry(3, 1.0, jitter=0.0)))
+    assert numbers(node) == [1]
+    node.settling.failed(held_by(one, "1"), b"{}")
+    node.commit()
+    assert numbers(node) == []
+    node.service.workers.ready(one, 1)
+    node.wait(1.5)
+    assert (running(one), numbers(node)) == (["1"], [2])
+
+
+def test_a_waiting_job_can_be_cancelled(node: Node) -> None:
+    one = worker(node)
+    node.background("1")
+    second, _ = node.background("2"), node.background("3")
+    node.cancel(second.id)
+    node.commit()
+    assert node.state(second.id) is State.CANCELLED
+    assert [one.holder.id for one in shown(node).requests] != [second.id]
+    end(node, one, "1")
+    assert running(one) == ["3"]
+
+
+def test_tokens_of_limits_are_given_back_with_a_waiting_job(node: Node) -> None:
+    one = worker(node, limits=Limits(concurrency=2, uses=(Line("l"),)))
+    node.background("1")
+    second, _ = node.background("2"), node.background("3")
+    queue = admission(node)
+    assert (queue.running, len(queue.awaiting)) == (2, 1)
+    node.cancel(second.id)
+    node.commit()
+    assert (queue.running, len(queue.awaiting)) == (2, 1), "the third job has the token of the second one"
+    end(node, one, "1")
+    end(node, one, "3")
+    assert (queue.running, len(queue.awaiting), len(queue.equipped)) == (0, 0, 0)
+
+
+def test_a_paused_function_waits_for_nothing(node: Node) -> None:
+    one = worker(node)
+    node.background("1")
+    node.background("2")
+    queue = admission(node)
+    assert len(shown(node).requests) == 1
+    queue.change(queue.limits, paused=True)
+    node.assigner.serve(node.queue())
+    node.commit()
+    assert (len(queue.awaiting), shown(node).requests) == (0, ())
+    queue.change(queue.limits, paused=False)
+    end(node, one, "1")
+    assert running(one) == ["2"]
+
+
+def test_jobs_begin_once_their_function_uses_nothing_more(node: Node) -> None:
+    one = worker(node)
+    for number in range(3):
+        node.background(str(number))
+    queue = admission(node)
+    queue.change(Limits(concurrency=9), paused=False)
+    node.assigner.serve(node.queue())
+    node.commit()
+    assert running(one) == ["0", "1", "2"]
+    assert shown(node).requests == ()
+    assert queue.running == 3
+
+
+def test_jobs_with_slots_go_back_if_their_worker_has_found_other_work(node: Node) -> None:
+    one, other = worker(node, places=1), worker(node, "f", places=1)
+    node.service.workers.register(other, b"g", Ability(requeue=False))
+    node.background("1")
+    busy, free = (one, other) if one.running else (other, one)
+    node.service.workers.register(free, b"g", Ability(requeue=False))
+    waiting = node.background("2")
+    node.background("3", "g")
+    assert (running(busy), running(free)) == (["1"], ["3"])
+    node.settling.succeeded(held_by(busy, "1"), b"")
+    node.commit()
+    assert [hold.holder.id for hold in shown(node).holds] == [waiting.id]
+    node.wait(3.0)
+    assert (shown(node).holds, shown(node).requests) == ((), ())
+    node.service.workers.ready(busy, 1)
+    node.commit()
+    assert running(busy) == ["2"]
+
+
+def test_a_foreground_job_is_stored_to_hold_something(node: Node) -> None:
+    one = worker(node)
+    job, client = node.foreground("1")
+    node.commit()
+    assert running(one) == ["1"]
+    assert [hold.holder.id for hold in shown(node).holds] == [job.id]
+    end(node, one, "1")
+    assert client.events == ["succeeded r"]
+    assert shown(node).holds == ()
+
+
+def test_a_job_begins_once_its_resource_is_large_enough(node: Node) -> None:
+    one = worker(node, limits=TWO)
+    node.background("1")
+    node.wait(2.0)
+    assert running(one) == []
+    node.service.resources.declare("l", counted(2))
+    node.commit()
+    assert running(one) == ["1"]
+
+
+def test_waiting_jobs_survive_errors_of_the_store(node: Node) -> None:
+    one = worker(node)
+    node.background("1")
+    node.background("2")
+    node.settling.succeeded(held_by(one, "1"), b"")
+    node.fail()
+    node.wait(5.0)
+    assert running(one) == ["2"]
+    assert numbers(node) == [2]
+
+
+def test_the_next_life_of_a_node_holds_nothing(node: Node) -> None:
+    worker(node)
+    node.background("1")
+    later = node.restart()
+    later.commit()
+    one = worker(later)
+    later.wait(2.0)
+    assert running(one) == ["1"]
+    assert numbers(later) == [2]
+
+
+def test_a_job_knows_which_items_it_has(node: Node) -> None:
+    limits = Limits(uses=(Line("p", 1, ("colour",)),))
+    printers = named({"p1": {"colour"}, "p2": ()})
+    one = node.stream(limits=limits, resources=(("p", printers),))
+    node.background("1")
+    slots = held_by(one, "1").slots
+    assert slots is not None
+    assert slots.holds is not None
+    assert [(hold.item, hold.units) for hold in slots.holds] == [("p1", 1)]
