@@ -16,7 +16,7 @@ from mainspring.api.jobs import REASON_LIMIT
 from mainspring.api.nodes import WaitingJobs  # noqa: TC001 - msgspec reads the annotation
 from mainspring.api.request import Code, Cursor, FunctionName, Limit, Page, Request, Revision, Touches
 from mainspring.features import Feature
-from mainspring.resources.rules import RateSpec  # noqa: TC001 - msgspec reads the annotation
+from mainspring.resources.rules import RateSpec, UseSpec  # noqa: TC001 - msgspec reads the annotation
 from mainspring.sizes import Time, about, described
 
 Reason = Annotated[str, msgspec.Meta(max_length=REASON_LIMIT)]
@@ -54,6 +54,8 @@ class FunctionInfo(msgspec.Struct):
     start_within: float | None = None
     """Seconds, declared by its workers; of jobs without times of their own, as the next."""
     deadline: float | None = None
+    uses: list[UseSpec] | None = None
+    """The slots of shared resources that each job has while it runs."""
 
 
 class Registration(msgspec.Struct):
