@@ -22,7 +22,7 @@ from mainspring.server.node import Shutdown
 from mainspring.server.settings import FleetSettings, ProcessSettings, ServerSettings, parse_store
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from mainspring.server.node import Node
 
@@ -38,6 +38,13 @@ class Use:
         self.units = self.most = 0
         self.ended: list[bytes] = []
         self.numbers: list[int] = []
+        self.changed = asyncio.Event()
+
+    async def until(self, condition: Callable[[Use], bool]) -> None:
+        """Wait until a condition holds."""
+        while not condition(self):
+            self.changed.clear()
+            await self.changed.wait()
 
 
 class Hand:
@@ -72,9 +79,11 @@ class Hand:
         self.use.numbers += [hold.number for hold in held.slots.holds]
         self.use.units += units
         self.use.most = max(self.use.most, self.use.units)
+        self.use.changed.set()
         await asyncio.sleep(self.seconds)
         self.use.units -= units
         self.use.ended.append(held.job.payload)
+        self.use.changed.set()
         self.node.service.settling.succeeded(held, b"", lambda recorded: None)
         self.node.service.workers.ready(self.worker, 1)
 
@@ -107,12 +116,6 @@ async def submit(node: Node, function: bytes, *payloads: bytes) -> None:
     await stored
 
 
-async def until_ended(use: Use, number: int) -> None:
-    """Wait until some jobs have ended."""
-    while len(use.ended) < number:
-        await asyncio.sleep(0.01)
-
-
 def run(test: Coroutine[None, None, None]) -> None:
     """Run a test within a minute."""
 
@@ -132,7 +135,7 @@ def test_two_nodes_share_the_slots_and_keep_the_order(database: str) -> None:
             await submit(nodes[0], b"small", *(b"s%d" % number for number in range(20)))
             await submit(nodes[1], b"large", b"large")
             await submit(nodes[1], b"small", *(b"s%d" % number for number in range(20, 60)))
-            await until_ended(use, 61)
+            await use.until(lambda use: len(use.ended) == 61)
             for hand in hands:
                 await asyncio.gather(*hand.tasks)
             assert use.most == TOTAL
@@ -151,19 +154,19 @@ def test_the_other_node_goes_on_when_one_leaves(database: str) -> None:
             first, second = await open_pair(database, stack)
             slow = Hand(first, use, 3600.0)
             await submit(first, b"small", b"1", b"2", b"3")
-            while use.units < TOTAL:
-                await asyncio.sleep(0.01)
+            await use.until(lambda use: use.units == TOTAL)
             other = Hand(second, use, 0.0)
             await submit(second, b"small", b"4")
             for task in list(slow.tasks):
                 task.cancel()
             use.units = 0
             await first.close()
-            await until_ended(use, 1)
+            await use.until(lambda use: len(use.ended) >= 1)
             await asyncio.gather(*other.tasks)
-            await until_ended(use, 4)
+            await use.until(lambda use: len(use.ended) >= 4)
             assert {*use.ended} == {b"1", b"2", b"3", b"4"}
-            while (await awaited(second.service.reads.read(FindHolds(("l",), 0))))[0].holds:
-                await asyncio.sleep(0.01)
+            await second.drain()
+            (shown,) = await awaited(second.service.reads.read(FindHolds(("l",), 0)))
+            assert shown.holds == ()
 
     run(test())
