@@ -252,6 +252,7 @@ COMMANDS = {
     "schedules": ("schedules:schedules", JOBS_GROUP, "List, add, change, pause and trigger schedules."),
     "workflows": ("workflows:workflows", JOBS_GROUP, "Start, list, show, signal, cancel and end runs of workflows."),
     "functions": ("functions:functions", JOBS_GROUP, "List, limit, pause and resume functions."),
+    "resources": ("resources:resources", JOBS_GROUP, "List, set, drain, hold and free shared resources."),
     "events": ("events:events", JOBS_GROUP, "List and follow what happens to jobs, runs and schedules."),
     "listeners": ("listeners:listeners", JOBS_GROUP, "List, pause, resume and remove listeners."),
     "webhooks": ("webhooks:webhooks", JOBS_GROUP, "Add, list, change, pause, test and remove webhooks."),
@@ -319,6 +320,7 @@ SUBCOMMANDS = {
         *("list", "show", "add", "edit", "pause", "resume", "test", "redeliver", "deliveries", "rotate", "remove"),
     ),
     "functions": ("list", "show", "limit", "pause", "resume", "acknowledge", "series", "errors"),
+    "resources": ("list", "show", "set", "drain", "hold", "free"),
     "workers": ("list", "show", "drain", "stop"),
 }
 """The subcommands of each command that has some."""

@@ -106,6 +106,12 @@ class ListResources(PageQuery[StoredResource], frozen=True):
     """Read the stored definitions of all resources, in the order of their keys; ``after`` is a key."""
 
 
+class FindResources(Query["list[StoredResource]"], frozen=True):
+    """Read the stored definitions of those resources that have some; ``names`` are keys."""
+
+    names: tuple[str, ...]
+
+
 class SaveResource(Acting):
     """Write the definitions of a resource, with the next version. Guard: the stored version is ``resource.version``, 0 for none.
 
@@ -157,6 +163,8 @@ class AskHolds(Acting):
     """Holders, each with the turn that it gives back; rows of other turns stay."""
     freed: Collection[str] = ()
     """Keys of resources of which the end of a holder has freed slots."""
+    only_now: bool = False
+    """Whether requests that cannot be granted now are not entered."""
 
     def __post_init__(self) -> None:
         self.rows = sum(len(one.lines) for one in self.requests) + len(self.given_back) + len(self.freed)
@@ -244,7 +252,8 @@ async def ask(tables: HoldTables, operations: Sequence[AskHolds]) -> list[Asked]
     await rows.drop(given_back | earlier | {*rows.void})
     stored = await tables.definitions(names)
     resources = {name: effective(stored[name], now_us) if name in stored else NO_ITEMS for name in names}
-    answers = await _answers(tables, rows, resources, asked, now_us)
+    kept = {one.holder for operation in operations if not operation.only_now for one in operation.requests}
+    answers = await _answers(tables, rows, resources, asked, kept, now_us)
     return [
         Asked(
             [answers[one.holder] for one in operation.requests],
@@ -298,9 +307,10 @@ async def _answers(
     rows: _Rows,
     resources: Mapping[str, Resource],
     asked: Mapping[Holder, Request],
+    kept: Collection[Holder],
     now_us: int,
 ) -> dict[Holder, Answer]:
-    """Grant what can be granted of some requests, write the others, and return the answers."""
+    """Grant what can be granted of some requests, write the others that are to be kept, and return the answers."""
     had: dict[Holder, list[Hold]] = {}
     for hold in rows.holds:
         had.setdefault(hold.holder, []).append(hold)
@@ -318,7 +328,7 @@ async def _answers(
                 told.add(rows.requests[holder].function)
         elif isinstance(verdict, Waits):
             answers[holder] = verdict
-            if holder not in rows.requests:
+            if holder in kept and holder not in rows.requests:
                 entered.append(one)
         else:
             granted.append((one, verdict))

@@ -311,10 +311,10 @@ _CLOCKS_DIFFER_US: Final = 60_000_000
 def effective(function: FunctionLimits, now_us: int) -> Limits:
     """Return the limits that apply.
 
-    Limits set by command override declarations, but for the use of resources, which the code relies on. If workers of two versions declare different limits, as during a rolling
-    deploy, the newer version's apply: the declaration whose first worker connected last. They apply from that first worker on,
-    and a reconnecting older worker changes nothing. After a rollback the older declaration applies again when no worker has
-    repeated the newer one for five minutes.
+    Limits set by command override declarations, but for the use of resources, which the code relies on. If workers of two
+    versions declare different limits, as during a rolling deploy, the newer version's apply: the declaration whose first worker
+    connected last. They apply from that first worker on, and a reconnecting older worker changes nothing. After a rollback the
+    older declaration applies again when no worker has repeated the newer one for five minutes.
     """
     latest = newest(function.declared, now_us)
     declared = UNLIMITED if latest is None else latest.limits

@@ -30,6 +30,7 @@ from mainspring.api.handlers.namespaces import NamespaceCalls, SeriesCalls
 from mainspring.api.handlers.nodes import NodeCalls, SingleNodeCalls, StatusCalls, WorkerCalls
 from mainspring.api.handlers.operations import BackfillCalls, OperationCalls, OperationStreams
 from mainspring.api.handlers.registry import Api
+from mainspring.api.handlers.resources import ResourceCalls
 from mainspring.api.handlers.samples import LiveStreams, VersionStreams
 from mainspring.api.handlers.schedules import ScheduleCalls
 from mainspring.api.handlers.submitting import SubmitCalls
@@ -401,6 +402,7 @@ async def open_node(
         RecordCalls(service).handlers,
         FunctionGrants(FunctionCalls(service, dead_letters, other_nodes).handlers).handlers,
         acknowledgements.handlers,
+        ResourceCalls(service).handlers,
         SeriesCalls(reads, handles, job_clock).handlers,
         submits.handlers,
         worker_calls.handlers,

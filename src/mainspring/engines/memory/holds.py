@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from mainspring.engines.memory.queries import Readers, behind_of
 from mainspring.jobs.model import State
-from mainspring.resources.hold_store import AskHolds, FindHolds, ListResources, SaveResource, ask, find
+from mainspring.resources.hold_store import AskHolds, FindHolds, FindResources, ListResources, SaveResource, ask, find
 from mainspring.storage.engine import in_parts, run_synchronously
 
 if TYPE_CHECKING:
@@ -87,6 +87,10 @@ async def _find(tables: Tables, query: FindHolds, _: Meter) -> list[Holding]:
     return await find(MemoryHolds(tables), query)
 
 
+async def _find_resources(tables: Tables, query: FindResources, _: Meter) -> list[StoredResource]:
+    return list((await MemoryHolds(tables).definitions(query.names)).values())
+
+
 async def _list(tables: Tables, query: ListResources, meter: Meter) -> Page[StoredResource]:
     async def behind(after: str | None, most: int) -> list[tuple[str, StoredResource]]:
         return [(name, tables.resources[name]) for name in behind_of(tables.resources, after)[:most]]
@@ -95,4 +99,4 @@ async def _list(tables: Tables, query: ListResources, meter: Meter) -> Page[Stor
 
 
 HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {AskHolds: _ask, SaveResource: _save}
-READERS: Final[Readers] = {FindHolds: _find, ListResources: _list}
+READERS: Final[Readers] = {FindHolds: _find, FindResources: _find_resources, ListResources: _list}

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from mainspring.resources.hold_store import (
     AskHolds,
     FindHolds,
+    FindResources,
     ListResources,
     SaveResource,
     ask,
@@ -127,4 +128,7 @@ def readers(tables: Callable[[Any], HoldTables]) -> Readers:
     async def find_holds(tx: Any, query: FindHolds, _: Meter) -> list[Holding]:
         return await find(tables(tx), query)
 
-    return {FindHolds: find_holds, ListResources: _list}
+    async def find_resources(tx: Any, query: FindResources, _: Meter) -> list[StoredResource]:
+        return list((await tables(tx).definitions(query.names)).values())
+
+    return {FindHolds: find_holds, FindResources: find_resources, ListResources: _list}

@@ -1,0 +1,254 @@
+"""Calls about resources that jobs share."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import to_builtins
+from msgspec.structs import asdict, replace
+
+from mainspring.api.handlers.pages import rfc3339
+from mainspring.api.request import ApiError, Code, Page
+from mainspring.api.resources import (
+    DrainResource,
+    FreedHold,
+    FreeResource,
+    HoldInfo,
+    HoldResource,
+    ItemInfo,
+    ListResources,
+    ResourceDetails,
+    ResourceInfo,
+    SetResource,
+    ShowResource,
+    WaitInfo,
+)
+from mainspring.api.submitting import PRIORITY_BY_NAME
+from mainspring.clock import to_us
+from mainspring.namespaces import key_of_text, split_text
+from mainspring.resources import hold_store
+from mainspring.resources.hold_store import AskHolds, FindHolds, Got, StoredResource, effective
+from mainspring.resources.holds import (
+    Holder,
+    HolderKind,
+    Line,
+    Request,
+    ResourceSpec,
+    Waits,
+    check_lines,
+    decide,
+    resource_of,
+)
+from mainspring.workflows.model import function_text
+
+if TYPE_CHECKING:
+    from mainspring.access.caller import Act
+    from mainspring.api.handlers.registry import Call, Handlers
+    from mainspring.jobs.service import JobService
+    from mainspring.resources.hold_store import Holding
+    from mainspring.resources.holds import Hold, Resource
+
+LONGEST_HOLD: Final = 30 * 86_400.0
+"""Seconds."""
+_PRIORITIES: Final = {int(priority): name for name, priority in PRIORITY_BY_NAME.items()}
+
+
+class ResourceCalls:
+    """Answers about the resources of a store."""
+
+    def __init__(self, service: JobService) -> None:
+        self._service = service
+        self._turns = count(1)
+        self.handlers: Handlers = {
+            ListResources: self._list,
+            ShowResource: self._show,
+            SetResource: self._set,
+            DrainResource: self._drain,
+            HoldResource: self._hold,
+            FreeResource: self._free,
+        }
+
+    def _now_us(self) -> int:
+        return to_us(self._service.clock.wall())
+
+    # ---- reading ----
+
+    async def _list(self, request: ListResources, _: Call) -> Page[ResourceInfo]:
+        after = key_of_text(request.namespace, "") if request.cursor is None else request.cursor
+        query = hold_store.ListResources(after=after or None, limit=request.limit)
+        page = await self._service.reads.read(query)
+        mine = [one for one in page.items if split_text(one.name)[0] == request.namespace]
+        holdings = await self._holdings(*(one.name for one in mine))
+        now_us = self._now_us()
+        items = [_info(one, holding, now_us) for one, holding in zip(mine, holdings, strict=True)]
+        first = key_of_text(request.namespace, "")
+        is_last = page.next is None or (bool(first) and not page.next.startswith(first))
+        return Page(items, None if is_last else page.next)
+
+    async def _holdings(self, *names: str) -> list[Holding]:
+        return await self._service.reads.read(FindHolds(names, self._now_us())) if names else []
+
+    async def _stored(self, request: Any) -> StoredResource:
+        name = key_of_text(request.namespace, request.name)
+        found = await self._service.reads.read(hold_store.FindResources((name,)))
+        if not found:
+            raise ApiError(
+                Code.RESOURCE_NOT_FOUND,
+                f"there is no resource {request.name!r}; mainspring resources list shows those there are",
+            )
+        return found[0]
+
+    async def _show(self, request: ShowResource, _: Call) -> ResourceDetails:
+        stored = await self._stored(request)
+        (holding,) = await self._holdings(stored.name)
+        names = {line.resource for one in holding.requests for line in one.lines} | {stored.name}
+        all_stored = await self._service.reads.read(hold_store.FindResources(tuple(names)))
+        holdings = await self._holdings(*sorted(names))
+        now_us = self._now_us()
+        resources = {one.name: effective(one, now_us) for one in all_stored}
+        requests = {one.holder: one for other in holdings for one in other.requests}
+        holds = [hold for other in holdings for hold in other.holds]
+        verdicts = decide({name: resources.get(name, hold_store.NO_ITEMS) for name in names}, holds, requests.values())
+        waits = [
+            self._wait(stored.name, one, verdicts[one.holder]) for one in holding.requests if one.holder in requests
+        ]
+        return ResourceDetails(
+            **asdict(_info(stored, holding, now_us)), holds=[self._held(one) for one in holding.holds], waits=waits
+        )
+
+    def _handle(self, holder: Holder) -> str:
+        return str(holder.id) if holder.kind == HolderKind.PERSON else self._service.handles.of(holder.id).decode()
+
+    def _held(self, hold: Hold) -> HoldInfo:
+        return HoldInfo(
+            holder=self._handle(hold.holder),
+            kind="person" if hold.holder.kind == HolderKind.PERSON else "job",
+            item=hold.item,
+            units=hold.units,
+            number=str(hold.number),
+            since=rfc3339(hold.since_us),
+            until=rfc3339(hold.until_us),
+        )
+
+    def _wait(self, name: str, one: Request, verdict: Any) -> WaitInfo:
+        waits = verdict if isinstance(verdict, Waits) else Waits((), ())
+        lines = [line for line in one.lines if line.resource == name]
+        return WaitInfo(
+            holder=self._handle(one.holder),
+            function=function_text(one.function),
+            priority=_PRIORITIES[one.priority],
+            units=sum(line.units for line in lines),
+            labels=sorted({label for line in lines for label in line.labels}),
+            since=rfc3339(one.since_us),
+            lacks=[split_text(other)[1] for other in waits.lacking],
+            behind=[self._handle(holder) for holder in waits.behind],
+            impossible=waits.impossible,
+        )
+
+    # ---- changing ----
+
+    async def _set(self, request: SetResource, call: Call) -> ResourceInfo:
+        if (request.total is not None) + (request.items is not None) + request.declared != 1:
+            raise ApiError(
+                Code.INVALID, "give a total, or items, or `declared` for what its workers declare: one of these"
+            )
+        commanded: Resource | None = None
+        if request.declared:
+            await self._stored(request)
+        else:
+            commanded = resource_of(request.name, ResourceSpec(request.total, request.items))
+        return await self._change(request, call, lambda stored: replace(stored, commanded=commanded))
+
+    async def _drain(self, request: DrainResource, call: Call) -> ResourceInfo:
+        stored = await self._stored(request)
+        names = {item.name for item in effective(stored, self._now_us()).items}
+        if request.item is not None and request.item not in names:
+            raise ApiError(Code.INVALID, f"{request.name} has no item {request.item!r}", field="item")
+        chosen = names if request.item is None else {request.item}
+
+        def change(stored: StoredResource) -> StoredResource:
+            draining = {*stored.draining} - chosen if request.undo else {*stored.draining} | chosen
+            return replace(stored, draining=tuple(sorted(draining)))
+
+        return await self._change(request, call, change, request.reason)
+
+    async def _change(self, request: Any, call: Call, change: Any, reason: str = "") -> ResourceInfo:
+        def act(before: StoredResource, after: StoredResource) -> Act:
+            return call.act(reason, of=request.name, before=self._shown(before), after=self._shown(after))
+
+        name = key_of_text(request.namespace, request.name)
+        stored = await self._service.resources.change(name, lambda stored, _: change(stored), act)
+        (holding,) = await self._holdings(name)
+        return _info(stored, holding, self._now_us())
+
+    def _shown(self, stored: StoredResource) -> dict[str, Any]:
+        resource = effective(stored, self._now_us())
+        return {"items": to_builtins(resource.items), "draining": [*stored.draining]}
+
+    async def _hold(self, request: HoldResource, call: Call) -> HoldInfo:
+        if not 0 < request.duration <= LONGEST_HOLD:
+            raise ApiError(Code.INVALID, "the duration is above 0 and at most 30 days", field="duration")
+        stored = await self._stored(request)
+        line = Line(stored.name, request.units, tuple(sorted({*request.labels})))
+        check_lines([line])
+        now_us = self._now_us()
+        holder = Holder(HolderKind.PERSON, self._service.table.next_id(), 0)
+        asked = Request(holder, next(self._turns), (line,), 0, now_us, until_us=now_us + to_us(request.duration))
+        operation = AskHolds([asked], now_us, only_now=True)
+        after = {"units": request.units, "labels": [*line.labels], "duration": request.duration}
+        operation.act = call.act(request.reason, of=request.name, after=after)
+        ((answer,), _) = await self._service.commits.committed(operation)
+        if isinstance(answer, Got):
+            return replace(
+                self._held(answer.holds[0]), units=request.units, item=", ".join(one.item for one in answer.holds)
+            )
+        raise ApiError(
+            Code.CONFLICT,
+            f"{request.name} cannot serve that, even if nobody held anything"
+            if isinstance(answer, Waits) and answer.impossible
+            else f"{request.name} has too few free slots, or others wait for them: see mainspring resources show",
+        )
+
+    async def _free(self, request: FreeResource, call: Call) -> FreedHold:
+        stored = await self._stored(request)
+        (holding,) = await self._holdings(stored.name)
+        held = [one for one in holding.holds if self._handle(one.holder) == request.holder]
+        if not held:
+            raise ApiError(Code.CONFLICT, f"{request.holder} holds nothing of {request.name}")
+        if held[0].holder.kind != HolderKind.PERSON:
+            raise ApiError(
+                Code.CONFLICT, f"{request.holder} is a job, which still uses the slots: cancel it, and they are free"
+            )
+        operation = AskHolds([], self._now_us(), [(held[0].holder, held[0].turn)])
+        operation.act = call.act(of=request.name, before={"holder": request.holder})
+        await self._service.commits.committed(operation)
+        self._service.assigner.hold_requests.changed(stored.name)
+        return FreedHold(request.name, request.holder)
+
+
+def _info(stored: StoredResource, holding: Holding, now_us: int) -> ResourceInfo:
+    resource = effective(stored, now_us)
+    held: dict[str, int] = {}
+    for hold in holding.holds:
+        held[hold.item] = held.get(hold.item, 0) + hold.units
+    items = [
+        ItemInfo(
+            item.name,
+            [*item.labels],
+            item.slots,
+            number := held.pop(item.name, 0),
+            "draining" if item.draining else "busy" if number else "idle",
+        )
+        for item in resource.items
+    ]
+    items += [ItemInfo(name, [], 0, number, "gone") for name, number in sorted(held.items())]
+    return ResourceInfo(
+        name=split_text(stored.name)[1],
+        total=resource.items[0].slots if resource.counted else None,
+        slots=sum(item.slots for item in resource.items if not item.draining),
+        held=sum(hold.units for hold in holding.holds),
+        waiting=len(holding.requests),
+        source="workers" if stored.commanded is None else "command",
+        items=items,
+    )

@@ -1,0 +1,183 @@
+"""Calls about resources that jobs share: their slots, who holds and awaits them, and what operators change."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from mainspring.access.caller import Permission
+from mainspring.api.declaration import delete, get, post, put
+from mainspring.api.functions import Reason  # noqa: TC001 - msgspec reads the annotation
+from mainspring.api.request import PAGE_LIMIT, Code, Cursor, Limit, Page, Request, Touches
+from mainspring.features import Feature
+from mainspring.resources.holds import MAX_ITEMS, MAX_LABELS
+from mainspring.sizes import Seconds, Text, Whole, about, described
+
+ResourceName = Annotated[Text, about("The name of a resource.")]
+Labels = Annotated[list[Text], msgspec.Meta(max_length=MAX_LABELS)]
+LabelTuple = Annotated[tuple[Text, ...], msgspec.Meta(max_length=MAX_LABELS)]
+
+
+class ItemInfo(msgspec.Struct):
+    """An item of a resource."""
+
+    name: str
+    """Empty for the only item of a counted resource."""
+    labels: list[str]
+    slots: int
+    held: int
+    state: str
+    """``idle``, ``busy`` or ``draining``; ``gone`` for one that is no longer defined, and still held."""
+
+
+class ResourceInfo(msgspec.Struct):
+    """A resource."""
+
+    name: str
+    total: int | None
+    """The slots of a counted resource; None: it has named items."""
+    slots: int
+    """The slots of all items that are not draining."""
+    held: int
+    waiting: int
+    """The requests for some of its slots."""
+    source: str
+    """``command``, or ``workers`` that declare it."""
+    items: list[ItemInfo]
+
+
+class HoldInfo(msgspec.Struct):
+    """Slots of an item that a job, a run or a person has."""
+
+    holder: str
+    """The handle of a job; of a person the number of the hold."""
+    kind: str
+    """``job`` or ``person``."""
+    item: str
+    units: int
+    number: str
+    """The fencing number: later holds of the resource have higher ones."""
+    since: str | None
+    until: str | None
+
+
+class WaitInfo(msgspec.Struct):
+    """A request that waits, in the order of all."""
+
+    holder: str
+    function: str
+    priority: str
+    units: int
+    """Of this resource."""
+    labels: list[str]
+    since: str | None
+    lacks: list[str]
+    """The resources of which it lacks slots; none: its node is about to take them."""
+    behind: list[str]
+    """The holders of requests before it."""
+    impossible: bool
+    """Whether the resources could not serve it even if nobody held anything."""
+
+
+class ResourceDetails(ResourceInfo):
+    """A resource with its holders, and those that wait."""
+
+    holds: list[HoldInfo] = []
+    waits: list[WaitInfo] = []
+
+
+class FreedHold(msgspec.Struct):
+    """A hold that was given back."""
+
+    name: str
+    holder: str
+    state: str = "free"
+
+
+class ListResources(Request[Page[ResourceInfo]]):
+    """List resources, by name."""
+
+    permission = Permission.READ
+    requires = Feature.LIMITS
+    touches = Touches.ALL
+    call = "resources.list"
+    http = get("resources")
+    only_reads = True
+    cursor: Cursor = None
+    limit: Limit = PAGE_LIMIT
+
+
+class ShowResource(Request[ResourceDetails]):
+    """Show a resource: who holds its slots, and who waits behind whom."""
+
+    permission = Permission.READ
+    requires = Feature.LIMITS
+    touches = Touches.ALL
+    call = "resources.show"
+    http = get("resources/{name}", problems=(Code.RESOURCE_NOT_FOUND,))
+    only_reads = True
+    name: ResourceName
+
+
+class SetResource(Request[ResourceInfo]):
+    """Set the slots of a resource. They replace those that workers declare."""
+
+    permission = Permission.DEVELOP
+    requires = Feature.LIMITS
+    touches = Touches.ALL
+    call = "resources.set"
+    http = put("resources/{name}", problems=(Code.RESOURCE_NOT_FOUND,), example={"total": 5})
+    name: ResourceName
+    total: Annotated[Whole | None, described("The number of slots, of a counted resource.")] = None
+    items: Annotated[
+        dict[Text, Labels] | None,
+        msgspec.Meta(max_length=MAX_ITEMS),
+        about("The labels of each item, by name, of a resource with named items."),
+    ] = None
+    declared: Annotated[bool, described("Use what its workers declare: undo this command.")] = False
+
+
+class DrainResource(Request[ResourceInfo]):
+    """Grant no more slots of a resource, or of one of its items. Those that have some keep them until they end."""
+
+    permission = Permission.OPERATE
+    requires = Feature.LIMITS
+    touches = Touches.ALL
+    call = "resources.drain"
+    http = post("resources/{name}/drain", problems=(Code.RESOURCE_NOT_FOUND,), example={"item": "p1"})
+    name: ResourceName
+    item: Annotated[Text | None, described("The name of an item; without it, all of them.")] = None
+    undo: Annotated[bool, described("Grant its slots again.")] = False
+    reason: Annotated[Reason, described("Why, for the audit.")] = ""
+
+
+class HoldResource(Request[HoldInfo]):
+    """Hold slots of a resource for a time, if they are free and no job waits for them."""
+
+    permission = Permission.OPERATE
+    requires = Feature.LIMITS
+    touches = Touches.ALL
+    call = "resources.hold"
+    http = post(
+        "resources/{name}/hold",
+        problems=(Code.RESOURCE_NOT_FOUND, Code.CONFLICT),
+        example={"units": 1, "labels": ["colour"], "duration": 3600.0},
+    )
+    name: ResourceName
+    duration: Annotated[Seconds, described("For how long, at most 30 days.", "--for")]
+    units: Annotated[Whole, described("The number of slots.")] = 1
+    labels: Annotated[LabelTuple, about("The labels that each item must have.")] = ()
+    reason: Annotated[Reason, described("Why, for the audit.")] = ""
+
+
+class FreeResource(Request[FreedHold]):
+    """Give back slots that a person holds. Those of a job are free once it is cancelled."""
+
+    permission = Permission.OPERATE
+    requires = Feature.LIMITS
+    touches = Touches.ALL
+    call = "resources.free"
+    http = delete("resources/{name}/holds/{holder}", problems=(Code.RESOURCE_NOT_FOUND, Code.CONFLICT))
+    name: ResourceName
+    holder: Annotated[Text, about("The number of the hold.")]
