@@ -16,6 +16,7 @@ from mainspring.sizes import Seconds, Text, Whole, about, described
 
 ResourceName = Annotated[Text, about("The name of a resource.")]
 Labels = Annotated[list[Text], msgspec.Meta(max_length=MAX_LABELS)]
+Items = Annotated[dict[Text, Labels], msgspec.Meta(max_length=MAX_ITEMS)]
 LabelTuple = Annotated[tuple[Text, ...], msgspec.Meta(max_length=MAX_LABELS)]
 
 
@@ -130,11 +131,7 @@ class SetResource(Request[ResourceInfo]):
     http = put("resources/{name}", problems=(Code.RESOURCE_NOT_FOUND,), example={"total": 5})
     name: ResourceName
     total: Annotated[Whole | None, described("The number of slots, of a counted resource.")] = None
-    items: Annotated[
-        dict[Text, Labels] | None,
-        msgspec.Meta(max_length=MAX_ITEMS),
-        about("The labels of each item, by name, of a resource with named items."),
-    ] = None
+    items: Annotated[Items | None, about("The labels of each item, by name, of a resource with named items.")] = None
     declared: Annotated[bool, described("Use what its workers declare: undo this command.")] = False
 
 

@@ -13,6 +13,7 @@ from mainspring.faces.dashboard.pages import (
     listeners,
     operations,
     overview,
+    resources,
     schedules,
     webhooks,
     workflows,
@@ -27,6 +28,7 @@ PAGES: Final[tuple[Page, ...]] = (
     *jobs.PAGES,
     *jobs.JOB_PAGES,
     *functions.PAGES,
+    *resources.PAGES,
     *schedules.PAGES,
     *schedules.FORM_PAGES,
     *workflows.PAGES,
@@ -43,6 +45,7 @@ PAGES: Final[tuple[Page, ...]] = (
 ACTIONS: Final[tuple[Action, ...]] = (
     *jobs.JOB_ACTIONS,
     *functions.ACTIONS,
+    *resources.ACTIONS,
     *schedules.ACTIONS,
     *workflows.ACTIONS,
     *fleet.WORKER_ACTIONS,
