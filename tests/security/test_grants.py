@@ -12,7 +12,19 @@ import pytest
 
 from mainspring.access.audit import ListActs
 from mainspring.access.caller import Act, Caller, Grant, Role
-from mainspring.api import access, events, functions, jobs, listeners, nodes, operations, schedules, webhooks, workflows
+from mainspring.api import (
+    access,
+    events,
+    functions,
+    jobs,
+    listeners,
+    nodes,
+    operations,
+    resources,
+    schedules,
+    webhooks,
+    workflows,
+)
 from mainspring.api import submitting as submits
 from mainspring.api.access import GrantSpec
 from mainspring.api.handlers.registry import READS, WHOLE
@@ -70,6 +82,10 @@ REQUESTS: dict[type[Request[Any]], Callable[[dict[str, str]], Request[Any]]] = {
     listeners.PauseListener: lambda _: listeners.PauseListener("pay"),
     listeners.ResumeListener: lambda _: listeners.ResumeListener("pay"),
     listeners.RemoveListener: lambda _: listeners.RemoveListener("pay"),
+    resources.SetResource: lambda _: resources.SetResource("licence", total=1),
+    resources.DrainResource: lambda _: resources.DrainResource("licence"),
+    resources.HoldResource: lambda _: resources.HoldResource("licence", duration=60.0),
+    resources.FreeResource: lambda _: resources.FreeResource("licence", "1"),
     webhooks.AddWebhook: lambda _: webhooks.AddWebhook(name="mine", url="https://crm.example", types=["job.failed"]),
     webhooks.EditWebhook: lambda _: webhooks.EditWebhook(name="hook", types=["job.failed"]),
     webhooks.PauseWebhook: lambda _: webhooks.PauseWebhook("hook"),

@@ -11,12 +11,10 @@ from mainspring.api.declaration import delete, get, post, put
 from mainspring.api.functions import Reason  # noqa: TC001 - msgspec reads the annotation
 from mainspring.api.request import PAGE_LIMIT, Code, Cursor, Limit, Page, Request, Touches
 from mainspring.features import Feature
-from mainspring.resources.holds import MAX_ITEMS, MAX_LABELS
+from mainspring.resources.holds import MAX_LABELS, Items
 from mainspring.sizes import Seconds, Text, Whole, about, described
 
 ResourceName = Annotated[Text, about("The name of a resource.")]
-Labels = Annotated[list[Text], msgspec.Meta(max_length=MAX_LABELS)]
-Items = Annotated[dict[Text, Labels], msgspec.Meta(max_length=MAX_ITEMS)]
 LabelTuple = Annotated[tuple[Text, ...], msgspec.Meta(max_length=MAX_LABELS)]
 
 

@@ -121,7 +121,7 @@ def hold(
       mainspring resources hold licence --for 1h --units 2
 
     EXIT CODES
-      0 held, 3 no server, 4 no such resource, 5 too few free slots
+      0 held, 1 too few free slots, 3 no server, 4 no such resource
     """
     return print_answer(server.client(), HoldResource(name, labels=label, **given), print_fields, json=json)
 
@@ -140,7 +140,7 @@ def free(
     Slots of a job are free once it has ended: mainspring jobs cancel.
 
     EXIT CODES
-      0 free, 3 no server, 4 no such resource, 5 nothing is held
+      0 free, 1 nothing is held, 3 no server, 4 no such resource
     """
     return print_answer(server.client(), FreeResource(name, holder), _print_state, json=json)
 

@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 
+MAX_SLOTS: Final = 1_000_000_000
+MAX_ITEMS: Final = 1000
+MAX_LABELS: Final = 20
+MAX_LINES: Final = 10
+MAX_NAME: Final = 128
+
+
 class Item(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """An item of a resource."""
 
@@ -271,11 +278,15 @@ def decide(
 # ---- definitions as programs and users write them ----
 
 
+Labels = Annotated[list[Text], msgspec.Meta(max_length=MAX_LABELS)]
+Items = Annotated[dict[Text, Labels], msgspec.Meta(max_length=MAX_ITEMS)]
+
+
 class ResourceSpec(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A resource: a total, or named items with their labels."""
 
     total: Annotated[Whole | None, about("The number of slots, of a counted resource.")] = None
-    items: Annotated[dict[Text, list[Text]] | None, about("The labels of each item, by name.")] = None
+    items: Annotated[Items | None, about("The labels of each item, by name.")] = None
 
 
 def resource_of(name: str, spec: ResourceSpec) -> Resource:
@@ -296,12 +307,6 @@ def spec_of_resource(resource: Resource) -> ResourceSpec:
 
 
 # ---- limits of values ----
-
-MAX_SLOTS: Final = 1_000_000_000
-MAX_ITEMS: Final = 1000
-MAX_LABELS: Final = 20
-MAX_LINES: Final = 10
-MAX_NAME: Final = 128
 
 
 def check_resource(resource: Resource) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from mainspring.clock import from_us, to_us
 from mainspring.errors import UsageError
 from mainspring.quantities import format_duration
-from mainspring.resources.holds import Line, check_lines, check_name
+from mainspring.resources.holds import MAX_LINES, Labels, Line, check_lines, check_name
 from mainspring.sizes import (
     Seconds,
     Text,
@@ -461,7 +461,10 @@ class UseSpec(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
     resource: Annotated[Text, about("The name of the resource.")]
     units: Annotated[Whole, about("The number of slots.")] = 1
-    labels: Annotated[list[Text], about("The labels that each item must have.")] = []
+    labels: Annotated[Labels, about("The labels that each item must have.")] = []
+
+
+Uses = Annotated[list[UseSpec], msgspec.Meta(max_length=MAX_LINES)]
 
 
 class LimitSpec(msgspec.Struct, forbid_unknown_fields=True):
@@ -471,7 +474,7 @@ class LimitSpec(msgspec.Struct, forbid_unknown_fields=True):
     concurrency_per_key: Whole | None = None
     rate: RateSpec | None = None
     rate_per_key: RateSpec | None = None
-    uses: list[UseSpec] | None = None
+    uses: Uses | None = None
 
 
 def rate_of(spec: RateSpec) -> Rate:

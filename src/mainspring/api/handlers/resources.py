@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 LONGEST_HOLD: Final = 30 * 86_400.0
 """Seconds."""
+MOST_SHOWN: Final = 200
+"""Holders of a resource, and of requests for it, in one answer."""
 _PRIORITIES: Final = {int(priority): name for name, priority in PRIORITY_BY_NAME.items()}
 
 
@@ -114,7 +116,9 @@ class ResourceCalls:
             self._wait(stored.name, one, verdicts[one.holder]) for one in holding.requests if one.holder in requests
         ]
         return ResourceDetails(
-            **asdict(_info(stored, holding, now_us)), holds=[self._held(one) for one in holding.holds], waits=waits
+            **asdict(_info(stored, holding, now_us)),
+            holds=[self._held(one) for one in holding.holds[:MOST_SHOWN]],
+            waits=waits,
         )
 
     def _handle(self, holder: Holder) -> str:
