@@ -18,6 +18,7 @@ from mainspring.api import (
     namespaces,
     nodes,
     operations,
+    resources,
     schedules,
     submitting,
     webhooks,
@@ -50,6 +51,7 @@ NOT_FOUND = {
     Code.WORKFLOW_NOT_FOUND,
     Code.TOKEN_NOT_FOUND,
     Code.CURSOR_NOT_FOUND,
+    Code.RESOURCE_NOT_FOUND,
     Code.LISTENER_NOT_FOUND,
     Code.WEBHOOK_NOT_FOUND,
     Code.INVALID,
@@ -109,6 +111,8 @@ class World:
         await call(jobs.CancelJob(self.ended, "hidden reason", namespace=here))
         await call(functions.LimitFunction("task", concurrency=3, namespace=here))
         await call(functions.PauseFunction("hidden-paused", "hidden reason", namespace=here))
+        await call(resources.SetResource("licence", total=5, namespace=here))
+        await call(resources.HoldResource("licence", duration=60.0, reason="hidden reason", namespace=here))
         await call(access.AddMark("hidden mark", namespace=here))
         await call(functions.Acknowledge("task", "hidden reason", namespace=here))
         for name in ("nightly", "hidden-nightly"):
@@ -158,6 +162,7 @@ class World:
             schedules.ScheduleHistory("nightly", namespace=here),
             jobs.ReadJobLogs(self.scheduled, namespace=here),
             access.ListMarks(namespace=here),
+            resources.ShowResource("licence", namespace=here),
         ]
         hook = await self.built.api.call(webhooks.ShowWebhook("hook", namespace=here))
         listener = await self.built.api.call(listeners.ShowListener("listener", namespace=here))
@@ -283,6 +288,12 @@ CASES: dict[type[Request[Any]], Requests] = {
     listeners.DeclareListeners: _named(
         listeners.DeclareListeners, app="app", listeners=[], functions=["listener", "hook"]
     ),
+    resources.ListResources: _named(resources.ListResources),
+    resources.ShowResource: _named(resources.ShowResource, name="licence"),
+    resources.SetResource: _named(resources.SetResource, name="licence", declared=True),
+    resources.DrainResource: _named(resources.DrainResource, name="licence"),
+    resources.HoldResource: _named(resources.HoldResource, name="licence", duration=60.0),
+    resources.FreeResource: _named(resources.FreeResource, name="licence", holder="1"),
     webhooks.ListWebhooks: _named(webhooks.ListWebhooks),
     webhooks.ShowWebhook: _named(webhooks.ShowWebhook, name="hook"),
     webhooks.AddWebhook: _named(

@@ -108,7 +108,7 @@ class ListResources(Request[Page[ResourceInfo]]):
 
 
 class ShowResource(Request[ResourceDetails]):
-    """Show a resource: who holds its slots, and who waits behind whom."""
+    """Show a resource: the holders of its slots, and the requests for some, each with those before it."""
 
     permission = Permission.READ
     requires = Feature.LIMITS

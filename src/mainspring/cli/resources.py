@@ -55,7 +55,7 @@ def list_resources(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
 
 @resources.command
 def show(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
-    """Show who holds slots of a resource, and who waits for some, behind whom.
+    """Show the holders of a resource, and the requests for its slots, each with those before it.
 
     EXIT CODES
       0 shown, 3 no server, 4 no such resource

@@ -46,7 +46,7 @@ class Resource:
 
 
 class HeldSlots(NamedTuple):
-    """What a job has of a resource while it runs."""
+    """The slots of a resource that a job has while it runs."""
 
     items: dict[str, int]
     """The number of slots by item. A counted resource has one item, with an empty name."""

@@ -90,10 +90,10 @@ def declared(stored: StoredResource, resource: Resource, now_us: int) -> StoredR
     """Return a resource after a worker has declared it, or repeated its declaration. Raises UsageError if it is invalid."""
     check_resource(resource)
 
-    def made(first_us: int) -> DeclaredResource:
+    def declaration(first_us: int) -> DeclaredResource:
         return DeclaredResource(resource, first_us, now_us)
 
-    others = with_newest(stored.declared, lambda one: one.resource == resource, made, now_us)
+    others = with_newest(stored.declared, lambda one: one.resource == resource, declaration, now_us)
     return replace(stored, declared=others)
 
 
@@ -152,7 +152,7 @@ class AskHolds(Acting):
     """Give back what some holders have, enter requests, and grant those that can be granted now. Outcome: `Asked`.
 
     A request that its holder has made before, with the same turn, keeps its place, and what it was granted. One with another
-    turn replaces it. Requests of others are decided, too, but granted only to who asks for them: their functions are announced
+    turn replaces it. Requests of others are decided, too, but granted only to those that ask: their functions are announced
     to their nodes. ``now_us`` is the store's time as the node estimates it.
     """
 
@@ -192,7 +192,7 @@ class FindHolds(Query["list[Holding]"], frozen=True):
 
 
 class Holding(NamedTuple):
-    """What is held of a resource, and who waits for it, in the order of their places."""
+    """The holds of a resource, and the requests for it in their order."""
 
     name: str
     holds: tuple[Hold, ...]
@@ -320,12 +320,12 @@ async def _answers(
     answers |= dict.fromkeys(asked.keys() & rows.void, REFUSED)
     granted: list[tuple[Request, Granted]] = []
     entered: list[Request] = []
-    told: set[bytes] = set()
+    announced: set[bytes] = set()
     for holder, verdict in verdicts.items():
         one = new.get(holder)
         if one is None:
             if isinstance(verdict, dict):
-                told.add(rows.requests[holder].function)
+                announced.add(rows.requests[holder].function)
         elif isinstance(verdict, Waits):
             answers[holder] = verdict
             if holder in kept and holder not in rows.requests:
@@ -338,7 +338,7 @@ async def _answers(
         await tables.delete((), [rows.requests[one.holder] for one, _ in granted if one.holder in rows.requests])
     if holds or entered:
         await tables.add(holds, entered)
-    tables.announce(told - {b""})
+    tables.announce(announced - {b""})
     return answers
 
 

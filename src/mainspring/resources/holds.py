@@ -70,7 +70,7 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
 
 
 class HolderKind(IntEnum):
-    """What owns a request or a hold, and by that when it ends."""
+    """The kind of the owner of a request or a hold, which decides when it ends."""
 
     LEASE = 1
     """A stored job under a term: as long as it is held under the term. A run's root job is one, under the term of all runs."""
@@ -101,7 +101,7 @@ class Request(NamedTuple):
     since_us: int
     """When the job was due first; for others, when the request was made."""
     function: bytes = b""
-    """The function of the job, whose nodes are told when slots are free; empty for a person."""
+    """The function of the job, whose nodes are notified when slots are free; empty for a person."""
     until_us: int = 0
     """When a person's wait and hold end by themselves; 0 for others."""
 
@@ -258,8 +258,8 @@ def decide(
         holder = request.holder
         possible = allot(resources, most, request.lines)
         if possible.lacking:
-            known = all(line.resource in resources for line in request.lines)
-            if known:
+            decides_all = all(line.resource in resources for line in request.lines)
+            if decides_all:
                 verdicts[holder] = Waits(possible.lacking, (), impossible=True)
                 continue
         found = allot(resources, free, request.lines)

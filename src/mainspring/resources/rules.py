@@ -381,15 +381,15 @@ def _valid(declared: Iterable[D], now_us: int) -> list[D]:
 
 
 def with_newest(
-    declared: Iterable[D], is_same: Callable[[D], bool], made: Callable[[int], D], now_us: int
+    declared: Iterable[D], is_same: Callable[[D], bool], declaration: Callable[[int], D], now_us: int
 ) -> tuple[D, ...]:
-    """Return the declarations after one was made or repeated; ``made`` returns it with a time of the first one."""
+    """Return the declarations after one was made or repeated; ``declaration`` returns it with a time of the first one."""
     # One that was repeated while the clock was ahead expires five minutes from now, and a new one is newer than all.
     valid = [one.repeated(min(one.last_us, now_us)) for one in _valid(declared, now_us)]
     newest_us = max((one.first_us for one in valid), default=0)
     first_us = next((one.first_us for one in valid if is_same(one)), max(now_us, newest_us + 1))
     others = [one for one in valid if not is_same(one)]
-    return tuple(sorted([*others, made(first_us)], key=lambda one: one.first_us))
+    return tuple(sorted([*others, declaration(first_us)], key=lambda one: one.first_us))
 
 
 def effective_times(function: FunctionLimits, now_us: int) -> Times:

@@ -33,12 +33,12 @@ class Resources:
         self._commits = commits
         self._clock = clock
         self._changed = changed
-        self._known: dict[str, StoredResource] = {}
+        self._stored: dict[str, StoredResource] = {}
 
     def declare(self, name: str, resource: Resource) -> None:
         """Store the definition that a worker of this node declares for a resource, given by its key."""
-        known = self._known.get(name)
-        if known is not None and not hold_store.is_stale(known, resource, to_us(self._clock.wall())):
+        stored = self._stored.get(name)
+        if stored is not None and not hold_store.is_stale(stored, resource, to_us(self._clock.wall())):
             return
         declaring = self._change(name, lambda stored, now_us: hold_store.declared(stored, resource, now_us), None)
         CallInProgress(declaring, lambda _: None, lambda _: None)
@@ -57,7 +57,7 @@ class Resources:
         self, name: str, change: Change, act: Callable[[StoredResource, StoredResource], Act] | None
     ) -> StoredResource:
         while True:
-            before = self._known.get(name) or StoredResource(name)
+            before = self._stored.get(name) or StoredResource(name)
             if isinstance(before, UnreadableResource):  # the write would lose what this version cannot read
                 raise ConflictError(f"this version of Mainspring cannot read the resource; {REMEDY}")
             wanted = change(before, to_us(self._clock.wall()))
@@ -65,7 +65,7 @@ class Resources:
             if act is not None:
                 operation.act = act(before, wanted)
             stored: StoredResource = await self._commits.committed(operation)
-            self._known[name] = stored
+            self._stored[name] = stored
             if operation.wrote(stored):
                 self._changed(name)
                 return stored

@@ -80,7 +80,7 @@ def slots(answer: Answer) -> dict[tuple[str, str], int]:
 
 
 def show(store: Store, *names: str, now: int = NOW) -> list[Holding]:
-    """Return what is held of resources, and who waits."""
+    """Return the holds of resources, and the requests for them."""
     return store.read(FindHolds(names, now))
 
 
@@ -179,8 +179,8 @@ class HoldSuite(StoreFixtures):
         job = store.leased()
         (first,) = ask(store, request(job, Line("l")))
         store.settle(released(store.present(job.id)))
-        (again,) = store.claim()
-        (second,) = ask(store, request(again, Line("l"), turn=2))
+        (released_job,) = store.claim()
+        (second,) = ask(store, request(released_job, Line("l"), turn=2))
         assert isinstance(first, Got)
         assert isinstance(second, Got)
         assert [hold.number for hold in first.holds + second.holds] == [1, 2]
@@ -357,7 +357,7 @@ class SharedHoldSuite:
 
 
 class Need(NamedTuple):
-    """What a job needs of two counted resources, and of printers."""
+    """The slots that a job needs of two counted resources, and of printers."""
 
     l: int  # noqa: E741 - the name of the resource
     m: int

@@ -35,7 +35,7 @@ def worker(node: Node, *functions: str, total: int = 1, limits: Limits = ONE, pl
 
 
 def shown(node: Node, name: str = "l") -> Holding:
-    """Return what is held of a resource, and who waits."""
+    """Return the holds of a resource, and the requests for it."""
     assert isinstance(node.engine, MemoryEngine)
     (found,) = run_synchronously(find(MemoryHolds(node.engine.tables), FindHolds((name,), 0)))
     return found

@@ -407,6 +407,7 @@ MAKING = {
     ("POST", "/workflows"),
     ("POST", "/schedules/{name}/adopt"),
     ("DELETE", "/listeners/{name}"),
+    ("PUT", "/resources/{name}"),
     ("PUT", "/events/cursors/{name}"),
     ("POST", "/events/cursors/{name}/move"),
     ("DELETE", "/events/cursors/{name}"),
