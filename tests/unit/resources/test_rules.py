@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from itertools import accumulate
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.errors import UsageError
 from mainspring.resources import rules
+from mainspring.resources.holds import Line
 from mainspring.resources.rules import (
     NO_TIMES,
     UNLIMITED,
@@ -136,6 +138,13 @@ def test_the_sum_of_fair_shares_keeps_to_the_limit(limit: int, claimants: int) -
 
 OLD, NEW = Limits(concurrency=5), Limits(concurrency=10)
 MINUTE = 60 * SECOND
+
+
+def test_a_command_keeps_the_use_of_resources() -> None:
+    uses = (Line("licence", 2),)
+    function = rules.with_declaration(FunctionLimits(b"f"), Limits(concurrency=9, uses=uses), 0)
+    commanded = msgspec.structs.replace(function, commanded=Limits(concurrency=1))
+    assert rules.effective(commanded, 1) == Limits(concurrency=1, uses=uses)
 
 
 def test_a_command_overrides_code() -> None:
