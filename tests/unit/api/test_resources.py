@@ -1,0 +1,95 @@
+"""Calls about resources, without a face."""
+
+from __future__ import annotations
+
+import pytest
+from tests.security.test_grants import whole_node
+
+from mainspring.api.request import ApiError, Code, Request
+from mainspring.api.resources import (
+    DrainResource,
+    FreeResource,
+    HoldResource,
+    ListResources,
+    SetResource,
+    ShowResource,
+)
+
+from .a_node import run
+
+
+async def refused(api: object, request: Request[object]) -> Code:
+    """Return the code of the refusal of a request."""
+    with pytest.raises(ApiError) as raised:
+        await api.call(request)  # type: ignore[attr-defined]
+    return raised.value.problem.code
+
+
+def test_operators_change_and_hold_resources() -> None:
+    async def test() -> None:
+        async with whole_node() as (_, built):
+            api = built.api
+            made = await api.call(SetResource("licence", total=2))
+            assert (made.total, made.slots, made.source) == (2, 2, "command")
+            held = await api.call(HoldResource("licence", duration=60.0, units=2))
+            assert (held.kind, held.units, held.number) == ("person", 2, "1")
+            assert await refused(api, HoldResource("licence", duration=60.0)) is Code.CONFLICT
+            shown = await api.call(ShowResource("licence"))
+            assert ([one.holder for one in shown.holds], shown.waits, shown.held) == ([held.holder], [], 2)
+            assert (await api.call(FreeResource("licence", held.holder))).state == "free"
+            assert await refused(api, FreeResource("licence", held.holder)) is Code.CONFLICT
+            drained = await api.call(DrainResource("licence", reason="audit"))
+            assert (drained.slots, drained.items[0].state) == (0, "draining")
+            assert await refused(api, HoldResource("licence", duration=60.0)) is Code.CONFLICT
+            assert (await api.call(DrainResource("licence", undo=True))).slots == 2
+
+    run(test())
+
+
+def test_each_namespace_lists_its_own_resources_in_pages() -> None:
+    async def test() -> None:
+        async with whole_node() as (_, built):
+            api = built.api
+            names = ["a", "b", "z"]
+            for name in names:
+                await api.call(SetResource(name, total=1))
+                await api.call(SetResource(name, total=2, namespace="other"))
+            for namespace, total in (("default", 1), ("other", 2)):
+                found, cursor = [], None
+                while True:
+                    page = await api.call(ListResources(cursor=cursor, limit=2, namespace=namespace))
+                    found += page.items
+                    cursor = page.next
+                    if cursor is None:
+                        break
+                assert [(one.name, one.total) for one in found] == [(name, total) for name in names]
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (ShowResource("none"), Code.RESOURCE_NOT_FOUND),
+        (DrainResource("none"), Code.RESOURCE_NOT_FOUND),
+        (HoldResource("none", duration=1.0), Code.RESOURCE_NOT_FOUND),
+        (SetResource("none", declared=True), Code.RESOURCE_NOT_FOUND),
+        (SetResource("l"), Code.INVALID),
+        (SetResource("l", total=1, items={"a": []}), Code.INVALID),
+        (SetResource("l", total=-1), Code.INVALID),
+        (SetResource("l", items={}), Code.INVALID),
+        (SetResource("\0", total=1), Code.INVALID),
+        (DrainResource("licence", item="p9"), Code.INVALID),
+        (HoldResource("licence", duration=0.0), Code.INVALID),
+        (HoldResource("licence", duration=31 * 86_400.0), Code.INVALID),
+        (HoldResource("licence", duration=1.0, units=0), Code.INVALID),
+        (HoldResource("licence", duration=1.0, units=9), Code.CONFLICT),
+    ],
+)
+def test_invalid_requests_are_refused(request_: Request[object], code: Code) -> None:
+    async def test() -> None:
+        async with whole_node() as (_, built):
+            await built.api.call(SetResource("licence", total=2))
+            assert await refused(built.api, request_) is code
+
+    run(test())
