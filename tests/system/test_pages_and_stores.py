@@ -26,8 +26,16 @@ if TYPE_CHECKING:
 MENU = [page.path for page in PAGES if page.menu]
 LACKING = {
     POSTGRESQL: set(),
-    ZOOKEEPER: {"/workflows", "/operations", "/audit", "/settings/tokens", "/events", "/listeners", "/webhooks"},
-    ZOOKEEPER: {"/workflows", "/operations", "/audit", "/settings/tokens", "/webhooks", "/resources"},
+    ZOOKEEPER: {
+        "/workflows",
+        "/operations",
+        "/audit",
+        "/settings/tokens",
+        "/events",
+        "/listeners",
+        "/webhooks",
+        "/resources",
+    },
 }
 """The pages of what a store does not have."""
 BUTTONS = {
