@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from tests.security.test_grants import whole_node
+from tests.unit.faces.rest.a_server import whole_node
 
 from mainspring.api.request import ApiError, Code, Request
 from mainspring.api.resources import (
@@ -18,7 +20,7 @@ from mainspring.api.resources import (
 from .a_node import run
 
 
-async def refused(api: object, request: Request[object]) -> Code:
+async def refused(api: object, request: Request[Any]) -> Code:
     """Return the code of the refusal of a request."""
     with pytest.raises(ApiError) as raised:
         await api.call(request)  # type: ignore[attr-defined]
@@ -29,8 +31,8 @@ def test_operators_change_and_hold_resources() -> None:
     async def test() -> None:
         async with whole_node() as (_, built):
             api = built.api
-            made = await api.call(SetResource("licence", total=2))
-            assert (made.total, made.slots, made.source) == (2, 2, "command")
+            limited = await api.call(SetResource("licence", total=2))
+            assert (limited.total, limited.slots, limited.source) == (2, 2, "command")
             held = await api.call(HoldResource("licence", duration=60.0, units=2))
             assert (held.kind, held.units, held.number) == ("person", 2, "1")
             assert await refused(api, HoldResource("licence", duration=60.0)) is Code.CONFLICT
@@ -86,7 +88,7 @@ def test_each_namespace_lists_its_own_resources_in_pages() -> None:
         (HoldResource("licence", duration=1.0, units=9), Code.CONFLICT),
     ],
 )
-def test_invalid_requests_are_refused(request_: Request[object], code: Code) -> None:
+def test_invalid_requests_are_refused(request_: Request[Any], code: Code) -> None:
     async def test() -> None:
         async with whole_node() as (_, built):
             await built.api.call(SetResource("licence", total=2))
