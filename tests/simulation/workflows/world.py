@@ -332,7 +332,7 @@ class FlowWorld(FlowStage):
     def _check_run(self, account: Any) -> None:
         shown: list[Any] = []
         self._store.look(ShowRun(Key(run=account.run)), UNTIMED, shown.append)
-        row, state, _ = shown[0]
+        row, state, *_ = shown[0]
         assert state == account.state, "the state is not the fold of all events"
         assert (row.decision, row.due_us, row.parked) == (0, 0, None)
         check_replay(account)
