@@ -106,6 +106,10 @@ def full_site(directory: Path, *options: str) -> Iterator[Site]:
         )
         site.call("POST", "namespaces/default/webhooks/crm/pause", {"reason": HOSTILE[0]})
         site.call("POST", "namespaces/default/listeners/strange/pause", {"reason": HOSTILE[1]})
+        items = {HOSTILE[0]: [HOSTILE[1]], HOSTILE[1]: []}
+        site.call("PUT", f"namespaces/default/resources/{quote(HOSTILE[0], safe='')}", {"items": items})
+        held = {"duration": 3600, "reason": HOSTILE[1]}
+        site.call("POST", f"namespaces/default/resources/{quote(HOSTILE[0], safe='')}/hold", held)
         cursor = {"type": ["job.*"], "function": HOSTILE[0], "tag": "pets"}
         site.call("PUT", "namespaces/default/events/cursors/reader", cursor)
         yield site
@@ -131,6 +135,10 @@ def shown_site(directory: Path) -> Iterator[Site]:
             site.call("POST", "namespaces/default/workflows", run)
         eventually(lambda: _are_settled(site), "all runs but one have ended, and that one waits for its signal")
         site.call("POST", "namespaces/default/marks", {"label": "web 4.2"})
+        site.call("PUT", "namespaces/default/resources/licence", {"total": 5})
+        site.call("PUT", "namespaces/default/resources/printer", {"items": {"p1": ["colour"], "p2": []}})
+        held = {"duration": 3600, "labels": ["colour"], "reason": "new toner"}
+        site.call("POST", "namespaces/default/resources/printer/hold", held)
         hook = {
             "name": "crm",
             "url": "https://crm.example.com/events",

@@ -60,6 +60,8 @@ TOUR: Final[Mapping[str, Stop]] = {
     "/listeners/{name}": Stop("listener", "listeners", "name"),
     "/webhooks": Stop("webhooks"),
     "/webhooks/{name}": Stop("webhook", "webhooks", "name"),
+    "/resources": Stop("resources"),
+    "/resources/{name}": Stop("resource", "resources", "name"),
     "/audit": Stop("audit"),
     "/settings/tokens": Stop("tokens"),
     "/settings/namespaces": Stop("namespaces"),

@@ -41,6 +41,7 @@ def test_screenshots(chromium: Browser, tmp_path: Path) -> None:
             "/operations/{id}": operation,
             "/webhooks/{name}": "crm",
             "/listeners/{name}": "alert",
+            "/resources/{name}": "printer",
         }
         for path, stop in TOUR.items():
             assert tab.open(address(path, shown.get(path, ""))).status == 200, path
