@@ -41,6 +41,8 @@ class Expected(msgspec.Struct):
     """Whether it was edited by a planner that had read an earlier schedule of this name."""
     respecified: bool = False
     """Whether it was changed in the current group."""
+    rewound: bool = False
+    """Whether a node has set it back in the current group, because its clock was: the answer to its question came late."""
 
     def paused_at(self, fire_us: int) -> bool:
         return any(since <= fire_us and (not until or fire_us < until) for since, until in self.pauses)
@@ -93,6 +95,8 @@ class DueTimes:
                 expected.respecified = True
                 if expected.pauses and not expected.pauses[-1][1]:
                     expected.pauses[-1][1] = max(now_us, expected.pauses[-1][0])
+            case "rewind" if expected is not None:
+                expected.rewound = True
 
     def _edit(self, expected: Expected, schedule: Schedule, now_us: int) -> None:
         before, expected.schedule, expected.respecified = expected.schedule, schedule, True
@@ -139,7 +143,7 @@ class DueTimes:
             if stored is not expected.stored:
                 self._check_state(expected, stored)
                 expected.stored = stored
-            expected.respecified = False
+            expected.respecified = expected.rewound = False
         for row in (one.now for one in changed):
             if row.cause is Cause.MANUAL and row.root == row.schedule and row.schedule in self._expected:
                 expected = self._expected[row.schedule]
@@ -158,6 +162,12 @@ class DueTimes:
         assert state.paused == paused, f"{schedule.name} is{'' if state.paused else ' not'} paused"
         queued = sum(rows[at].state is FireState.WAITING for at in self._tables.unfinished.get(schedule.name, ()))
         assert state.queued == queued, f"{queued} rows of {schedule.name} wait, not {state.queued}"
+        if expected.rewound and state.next_us is not None and state.next_us < (expected.next_us or state.next_us + 1):
+            until_us = state.next_us + HORIZON_US if expected.next_us is None else expected.next_us - 1
+            for fire_us in times(schedule, state.next_us, until_us):
+                assert fire_us in rows, f"{schedule.name} goes back to {fire_us}, which was not decided"
+            expected.next_us = state.next_us
+            return
         if expected.next_us is None:
             assert state.next_us is None, f"{schedule.name} fires after its end"
             return
