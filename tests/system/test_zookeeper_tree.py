@@ -148,7 +148,7 @@ def test_limits_pauses_and_keys_are_refused_by_their_names(fleet: Fleet, tmp_pat
     with n1.extended() as client:
         client.request(b"f", options={"concurrency_key": "k"})
         code, message = client.expect(Kind.ERROR)
-        assert code == b"INVALID_ARGUMENTS"
+        assert code == b"UNSUPPORTED"
         assert b"keeps no limits" in message
         with pytest.raises(FaultError):
             client.call("functions.pause", function="f")
