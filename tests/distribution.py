@@ -28,6 +28,7 @@ ENSEMBLE: Final = frozenset(
 
 BY_STORE: Final = frozenset(
     {
+        "tests/system/test_circles.py",
         "tests/system/test_fleet_chaos.py",
         "tests/system/test_fleet_clients.py",
         "tests/system/test_fleet_counts.py",

@@ -11,7 +11,7 @@ The event loop of a workflow has the attribute ``workflow_calls``; the package t
 from __future__ import annotations
 
 import contextlib
-from asyncio import _get_running_loop
+import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -56,6 +56,12 @@ class Waiter(Protocol):
         """Record that a wait is over, with or without the job's outcome."""
 
 
+def running_loop() -> Any:
+    """Return the event loop that runs in this thread, or None. Commands that need no event loop do not load asyncio for it."""
+    asyncio = sys.modules.get("asyncio")
+    return None if asyncio is None else asyncio._get_running_loop()  # noqa: SLF001 - the public form raises an error for none
+
+
 waiter: Final[ContextVar[Waiter | None]] = ContextVar("mainspring_waiter", default=None)
 
 
@@ -71,7 +77,7 @@ def check_may_block() -> None:
     A plain function may block, and a coroutine may call it in a thread. Loops of a program's own are not checked: they may have
     nothing else to do.
     """
-    loop = _get_running_loop()
+    loop = running_loop()
     if loop is None:
         return
     task = waiter.get()
@@ -143,7 +149,7 @@ class WorkflowCalls(Protocol):
 
 def workflow_calls() -> WorkflowCalls | None:
     """Return the receiver of calls in the workflow whose code is running; None outside of workflows."""
-    loop = _get_running_loop()
+    loop = running_loop()
     return None if loop is None else getattr(loop, "workflow_calls", None)
 
 
@@ -152,7 +158,7 @@ def keeps_inexact_values() -> bool:
 
     Its replay has to record what it recorded then. The loop's ``semantics`` is that of `mainspring.workflows.model`.
     """
-    loop = _get_running_loop()
+    loop = running_loop()
     return loop is not None and getattr(loop, "semantics", _REFUSES_INEXACT) < _REFUSES_INEXACT
 
 

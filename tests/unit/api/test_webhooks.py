@@ -169,7 +169,7 @@ def test_an_event_is_sent_and_the_webhook_shows_how_far_it_is() -> None:
             assert added.secret.startswith("whsec_")
             handle = await hooks.cancels()
             ((target, headers, body),) = hooks.receivers.got
-            assert (target.host, headers["X-Team"]) == ("crm.example", "a value")
+            assert (target.host, headers["x-team"]) == ("crm.example", "a value")
             assert body["type"] == "job.cancelled"
             assert body["data"] == {
                 "by": "local",

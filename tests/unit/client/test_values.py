@@ -314,7 +314,7 @@ def test_runs_that_began_before_keep_the_values_of_their_histories(monkeypatch: 
     class Loop:
         semantics = 1
 
-    monkeypatch.setattr(inside, "_get_running_loop", Loop)
+    monkeypatch.setattr(inside, "running_loop", Loop)
     signature = Signature(untyped, "untyped")
     assert signature.encode_recorded(({1: 1, "1": 2},), {}) == b'[{"1":2}]'
     rounded = time(1, tzinfo=timezone(timedelta(seconds=5)))

@@ -62,9 +62,10 @@ class HoldRows:
         if not names:
             return ()
         found = await self._sql.fetch("requests", self._sql.among(names))
+        rows = {row[:4]: row for row in map(tuple, found)}
         return [
             Request(Holder(row[0], row[1], row[2]), row[3], _decode_lines(row[8]), row[4], row[5], row[7], row[6])
-            for row in found
+            for row in rows.values()
         ]
 
     async def delete(self, holds: Sequence[Hold], requests: Sequence[Request]) -> None:

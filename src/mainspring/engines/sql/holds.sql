@@ -15,8 +15,9 @@ WHERE stored.version = excluded.version - 1;
 -- name: holds
 SELECT resource, item, kind, holder, term, turn, units, number, since_us, until_us FROM holds WHERE resource {among($1, text)};
 
+-- A request for several of the resources is found for each.
 -- name: requests
-SELECT DISTINCT kind, holder, term, turn, priority, since_us, until_us, function, lines FROM requests
+SELECT kind, holder, term, turn, priority, since_us, until_us, function, lines FROM requests
 WHERE resource {among($1, text)};
 
 -- name: add_holds
@@ -30,7 +31,7 @@ INSERT INTO requests (resource, kind, holder, term, turn, priority, since_us, un
 -- Of a holder: its kind, id and term.
 -- name: held_by
 SELECT resource, kind, holder, term FROM holds WHERE holder {among($1)}
-UNION SELECT resource, kind, holder, term FROM requests WHERE holder {among($1)};
+UNION ALL SELECT resource, kind, holder, term FROM requests WHERE holder {among($1)};
 
 -- name: grants
 INSERT INTO grants AS g (resource, number) {rows(text, bigint)}

@@ -194,7 +194,7 @@ class Peer:
 
     def use_depth(self, depth: int) -> None:
         """Take a depth for that of all later requests. No submit of before is in a batch: see `GearmanProtocol._handle`."""
-        self.submits.depth = depth
+        self.submits.use_depth(depth)
 
     def _use_share(self) -> None:
         self.reading.use_share(self.service.loop_shares.of(self.caller.holder, self.namespace))

@@ -212,6 +212,10 @@ class Submits:
         else:
             self._submit_batch(batch, self._created)
 
+    def use_depth(self, depth: int) -> None:
+        """Take a depth for that of all later requests."""
+        self.depth = depth
+
     def submit(self, job: Job) -> None:
         """Submit a plain background job."""
         self._submit_batch([job], self._created)

@@ -158,6 +158,12 @@ class Matrix:
                 if verb == "resume":
                     await call("POST", f"webhooks/{name}/pause", {})
                 return f"/webhooks/{name}", {"name": name}
+            case "resources":
+                await call("PUT", f"resources/{name}", {"total": 2})
+                if verb == "free":
+                    held = await call("POST", f"resources/{name}/hold", {"duration": 3600})
+                    return f"/resources/{name}", {"name": name, "holder": held["holder"]}
+                return f"/resources/{name}", {"name": name}
             case "workers":
                 found = await self.worker(name, is_draining=verb == "undrain")
                 return f"/workers/{found}", {"worker": found}
