@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import gc
+from typing import Any, cast
 
 import pytest
 
@@ -140,5 +141,31 @@ def test_work_ends_although_its_rollback_has_no_answer(monkeypatch: pytest.Monke
 
         assert await one.run(answered, 10.0) is connections[2]
         await one.close()
+
+    asyncio.run(asyncio.wait_for(test(), 20))
+
+
+def test_work_that_fails_as_it_is_cancelled_is_no_error_of_the_node() -> None:
+    async def test() -> None:
+        reported: list[dict[str, Any]] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: reported.append(context))
+        fails = loop.create_future()
+
+        async def work(_: Any) -> None:
+            await fails
+
+        finishing = asyncio.ensure_future(control._finish(cast("Any", None), work))  # noqa: SLF001 - no server fails at this moment
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        fails.set_exception(ConnectionError())
+        await asyncio.sleep(0)  # the work has failed, and nobody has noticed yet
+        finishing.cancel()
+        await asyncio.wait([finishing])
+        assert finishing.cancelled()
+        del finishing
+        gc.collect()
+        await asyncio.sleep(0)
+        assert reported == []
 
     asyncio.run(asyncio.wait_for(test(), 20))

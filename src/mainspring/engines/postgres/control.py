@@ -171,11 +171,11 @@ async def _finish(connection: Connection[Record], work: Callable[[Connection[Rec
     a connection that has become silent would keep the work, and all that waits for its end, for ever.
     """
     working = asyncio.ensure_future(work(connection))
+    working.add_done_callback(connections.retrieve)  # it may fail in the turn in which this is cancelled
     try:
         await asyncio.wait([working])
     finally:
         if not working.done():
-            working.add_done_callback(connections.retrieve)
             working.cancel()
             dropping = asyncio.get_running_loop().call_later(ROLLBACK_TIMEOUT, connection.terminate)
             await asyncio.wait([working])
