@@ -40,14 +40,23 @@ def test_readers_get_the_events_of_other_nodes_in_order_and_go_on_when_their_nod
         stack.callback(app.close)
         stack.callback(other.close)
         seen: list[Event] = []
-        begun = threading.Event()
+        begun, ends = threading.Event(), threading.Event()
 
         def follow() -> None:
             for event in app.events("job.succeeded", cursor="ledger"):
                 seen.append(event)
                 begun.set()
+                if ends.is_set():
+                    return
 
-        threading.Thread(target=follow, daemon=True).start()
+        def end() -> None:
+            ends.set()
+            done(worker, other)  # the reader gets one more event
+            reader.join(60)
+
+        reader = threading.Thread(target=follow, daemon=True)
+        reader.start()
+        stack.callback(end)
         while not begun.is_set():  # node n2 records events once it has the interest
             done(worker, other)
             begun.wait(0.2)
