@@ -72,7 +72,7 @@ class WaitInfo(msgspec.Struct):
     labels: list[str]
     since: str | None
     lacks: list[str]
-    """The resources of which it lacks slots; none: its node is about to take them."""
+    """The resources whose slots it lacks; none: its node is about to take them."""
     behind: list[str]
     """The holders of requests before it."""
     impossible: bool
@@ -80,7 +80,7 @@ class WaitInfo(msgspec.Struct):
 
 
 class ResourceDetails(ResourceInfo):
-    """A resource with its holders, and those that wait."""
+    """A resource with its holders, and those that wait: the first 200 of each. ``held`` and ``waiting`` count all."""
 
     holds: list[HoldInfo] = []
     waits: list[WaitInfo] = []

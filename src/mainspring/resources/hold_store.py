@@ -8,14 +8,14 @@ may lease it again under the same term, so it gives the job's slots back in the 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from mainspring.access.audit import Acting
 from mainspring.resources.holds import Hold, HolderKind, Request, Resource, Waits, check_resource, decide, rank
-from mainspring.resources.rules import is_declaration_stale, newest_or_last, with_newest
+from mainspring.resources.rules import Declared, is_declaration_stale, newest_or_last, with_newest
 from mainspring.storage.engine import PageQuery, Phase, Query
 
 if TYPE_CHECKING:
@@ -28,18 +28,10 @@ if TYPE_CHECKING:
 # ---- definitions ----
 
 
-class DeclaredResource(msgspec.Struct, frozen=True):
-    """A definition by the code of workers. Times are microseconds of wall time."""
+class DeclaredResource(Declared, frozen=True):
+    """A definition of a resource."""
 
     resource: Resource
-    first_us: int
-    """When the first worker declared it."""
-    last_us: int
-    """When a worker with this declaration was last connected."""
-
-    def repeated(self, last_us: int) -> Self:
-        """Return the declaration with another time of its last repetition."""
-        return replace(self, last_us=last_us)
 
 
 class StoredResource(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -91,7 +83,7 @@ def declared(stored: StoredResource, resource: Resource, now_us: int) -> StoredR
     check_resource(resource)
 
     def declaration(first_us: int) -> DeclaredResource:
-        return DeclaredResource(resource, first_us, now_us)
+        return DeclaredResource(resource, first_us=first_us, last_us=now_us)
 
     others = with_newest(stored.declared, lambda one: one.resource == resource, declaration, now_us)
     return replace(stored, declared=others)
@@ -162,7 +154,7 @@ class AskHolds(Acting):
     given_back: Sequence[tuple[Holder, int]] = ()
     """Holders, each with the turn that it gives back; rows of other turns stay."""
     freed: Collection[str] = ()
-    """Keys of resources of which the end of a holder has freed slots."""
+    """Keys of the resources whose slots the end of a holder has freed."""
     only_now: bool = False
     """Whether requests that cannot be granted now are not entered."""
 
@@ -181,7 +173,7 @@ class Asked(NamedTuple):
     answers: list[Answer]
     """In the order of the requests."""
     freed: Collection[str]
-    """The keys of the resources of which the holders had slots that they gave back."""
+    """The keys of the resources whose slots were given back."""
 
 
 class FindHolds(Query["list[Holding]"], frozen=True):
@@ -203,7 +195,7 @@ class HoldTables(Protocol):
     """The rows of resources in a transaction."""
 
     async def held_by(self, holders: Collection[Holder]) -> Collection[str]:
-        """Return the keys of the resources of which holders have slots, or wait for some."""
+        """Return the keys of the resources whose slots holders have, or wait for."""
 
     async def lock(self, names: Sequence[str]) -> None:
         """Lock resources, which come in order, whether or not they are defined. Later statements see what is committed then."""

@@ -55,7 +55,7 @@ def counted(total: int) -> Resource:
 
 
 def named(items: Mapping[str, Iterable[str]]) -> Resource:
-    """Return a resource with named items, of which each has labels."""
+    """Return a resource with named items; each has labels."""
     return Resource(tuple(Item(name, 1, tuple(sorted(set(items[name])))) for name in sorted(items)))
 
 
@@ -140,7 +140,7 @@ class Allotment(NamedTuple):
     units: dict[tuple[str, str], int]
     """By resource and item."""
     lacking: tuple[str, ...]
-    """The resources of which slots are missing."""
+    """The resources whose slots are missing."""
 
 
 def allot(resources: Mapping[str, Resource], free: Mapping[str, Mapping[str, int]], lines: Iterable[Line]) -> Allotment:
@@ -217,7 +217,7 @@ class Waits(NamedTuple):
     """The verdict on a request that has to wait."""
 
     lacking: tuple[str, ...]
-    """The resources of which slots are missing."""
+    """The resources whose slots are missing."""
     behind: tuple[Holder, ...]
     """The holders of requests before it for one of these, in their order; at most `SHOWN`."""
     impossible: bool = False

@@ -7,7 +7,7 @@ Limits as programs and users write them: times in seconds, and by default a burs
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -64,18 +64,19 @@ def pool_of(key: bytes) -> bytes:
     return b":" + key
 
 
-class Declaration(msgspec.Struct, frozen=True):
-    """Limits of a function that the code of workers declares. Times are microseconds of wall time."""
+class Declared(msgspec.Struct, frozen=True, kw_only=True):
+    """A declaration by the code of workers. Times are microseconds of wall time."""
 
-    limits: Limits
     first_us: int
-    """When the first worker declared them."""
+    """When the first worker declared it."""
     last_us: int
     """When a worker with this declaration was last connected."""
 
-    def repeated(self, last_us: int) -> Self:
-        """Return the declaration with another time of its last repetition."""
-        return msgspec.structs.replace(self, last_us=last_us)
+
+class Declaration(Declared, frozen=True):
+    """Limits of a function."""
+
+    limits: Limits
 
 
 class Times(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -90,16 +91,10 @@ class Times(msgspec.Struct, frozen=True, omit_defaults=True):
 NO_TIMES: Final = Times()
 
 
-class TimesDeclaration(msgspec.Struct, frozen=True):
-    """Times of a function that the code of workers declares, as `Declaration`."""
+class TimesDeclaration(Declared, frozen=True):
+    """Times of a function's jobs."""
 
     times: Times
-    first_us: int
-    last_us: int
-
-    def repeated(self, last_us: int) -> Self:
-        """Return the declaration with another time of its last repetition."""
-        return msgspec.structs.replace(self, last_us=last_us)
 
 
 class FunctionLimits(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -328,7 +323,7 @@ def with_declaration(function: FunctionLimits, limits: Limits, now_us: int) -> F
     declared = with_newest(
         function.declared,
         lambda one: one.limits == limits,
-        lambda first_us: Declaration(limits, first_us, now_us),
+        lambda first_us: Declaration(limits, first_us=first_us, last_us=now_us),
         now_us,
     )
     return msgspec.structs.replace(function, declared=declared)
@@ -339,26 +334,11 @@ def with_times(function: FunctionLimits, times: Times, now_us: int) -> FunctionL
     declared = with_newest(
         function.times,
         lambda one: one.times == times,
-        lambda first_us: TimesDeclaration(times, first_us, now_us),
+        lambda first_us: TimesDeclaration(times, first_us=first_us, last_us=now_us),
         now_us,
     )
     is_needed = times != NO_TIMES or len(declared) > 1
     return msgspec.structs.replace(function, times=declared if is_needed else ())
-
-
-class Declared(Protocol):
-    """A declaration by the code of workers."""
-
-    @property
-    def first_us(self) -> int:
-        """When the first worker declared it."""
-
-    @property
-    def last_us(self) -> int:
-        """When a worker with this declaration was last connected."""
-
-    def repeated(self, last_us: int) -> Self:
-        """Return it with another time of its last repetition."""
 
 
 D = TypeVar("D", bound=Declared)
@@ -385,7 +365,7 @@ def with_newest(
 ) -> tuple[D, ...]:
     """Return the declarations after one was made or repeated; ``declaration`` returns it with a time of the first one."""
     # One that was repeated while the clock was ahead expires five minutes from now, and a new one is newer than all.
-    valid = [one.repeated(min(one.last_us, now_us)) for one in _valid(declared, now_us)]
+    valid = [msgspec.structs.replace(one, last_us=min(one.last_us, now_us)) for one in _valid(declared, now_us)]
     newest_us = max((one.first_us for one in valid), default=0)
     first_us = next((one.first_us for one in valid if is_same(one)), max(now_us, newest_us + 1))
     others = [one for one in valid if not is_same(one)]

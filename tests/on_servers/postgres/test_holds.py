@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tests.engines import postgres_engine
-
 from mainspring.callbacks import awaited
-from mainspring.ids import node_id
 from mainspring.jobs.held import Ability, Held, Worker
 from mainspring.jobs.model import Job
 from mainspring.resources.hold_store import FindHolds
 from mainspring.resources.holds import Line, counted
 from mainspring.resources.rules import Limits
-from mainspring.server.build import open_node
-from mainspring.server.fleet import SystemClock
-from mainspring.server.node import Shutdown
-from mainspring.server.settings import FleetSettings, ProcessSettings, ServerSettings, parse_store
+
+from .whole_nodes import open_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -92,15 +86,7 @@ async def open_pair(database: str, stack: AsyncExitStack) -> list[Node]:
     """Open two nodes."""
     nodes = []
     for name in ("n1", "n2"):
-        settings = ServerSettings(
-            name=node_id(name),
-            store=parse_store("memory://"),
-            fleet=FleetSettings(),
-            process=replace(ProcessSettings(), grace=0.1),
-        )
-        clock = SystemClock()
-        node = (await open_node(settings, postgres_engine(database), clock, Shutdown(clock, 0.1))).node
-        stack.push_async_callback(node.close)
+        node = await open_whole(database, name, stack)
         nodes.append(node)
     return nodes
 

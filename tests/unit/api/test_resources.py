@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.faces.rest.a_server import whole_node
 
+from mainspring.api.handlers import resources
 from mainspring.api.request import ApiError, Code, Request
 from mainspring.api.resources import (
     DrainResource,
@@ -16,6 +17,11 @@ from mainspring.api.resources import (
     SetResource,
     ShowResource,
 )
+from mainspring.callbacks import awaited
+from mainspring.clock import to_us
+from mainspring.resources import holds as rules
+from mainspring.resources.hold_store import AskHolds
+from mainspring.resources.holds import Holder, HolderKind, Line
 
 from .a_node import run
 
@@ -44,6 +50,28 @@ def test_operators_change_and_hold_resources() -> None:
             assert (drained.slots, drained.items[0].state) == (0, "draining")
             assert await refused(api, HoldResource("licence", duration=60.0)) is Code.CONFLICT
             assert (await api.call(DrainResource("licence", undo=True))).slots == 2
+
+    run(test())
+
+
+def test_a_resource_shows_the_first_of_many_holders_and_of_those_that_wait_behind_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resources, "MOST_SHOWN", 2)
+
+    async def test() -> None:
+        async with whole_node() as (_, built):
+            await built.api.call(SetResource("licence", total=3))
+            now_us, later_us = to_us(built.node.clock.wall()), to_us(built.node.clock.wall() + 60)
+            asked = [
+                rules.Request(Holder(HolderKind.PERSON, at, 0), 1, (Line("licence"),), 1, now_us + at, b"f", later_us)
+                for at in range(1, 7)
+            ]
+            await awaited(built.node.service.commits.committed(AskHolds(asked, now_us)))
+            shown = await built.api.call(ShowResource("licence"))
+            assert (shown.held, [one.holder for one in shown.holds]) == (3, ["1", "2"])
+            assert (shown.waiting, [one.holder for one in shown.waits]) == (3, ["4", "5"])
+            assert [(one.lacks, one.behind) for one in shown.waits] == [(["licence"], []), (["licence"], ["4"])]
 
     run(test())
 

@@ -112,13 +112,11 @@ class ResourceCalls:
         requests = {one.holder: one for other in holdings for one in other.requests}
         holds = [hold for other in holdings for hold in other.holds]
         verdicts = decide({name: resources.get(name, hold_store.NO_ITEMS) for name in names}, holds, requests.values())
-        waits = [
-            self._wait(stored.name, one, verdicts[one.holder]) for one in holding.requests if one.holder in requests
-        ]
+        waiting = [one for one in holding.requests if one.holder in requests]
         return ResourceDetails(
             **asdict(_info(stored, holding, now_us)),
             holds=[self._held(one) for one in holding.holds[:MOST_SHOWN]],
-            waits=waits,
+            waits=[self._wait(stored.name, one, verdicts[one.holder]) for one in waiting[:MOST_SHOWN]],
         )
 
     def _handle(self, holder: Holder) -> str:
