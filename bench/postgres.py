@@ -88,9 +88,14 @@ class Database:
         """Return the server's log."""
         return self._server.log()
 
+    @property
+    def pid(self) -> int:
+        """Return the process of the postmaster."""
+        return self._server.pid
+
     def cpu_seconds(self) -> float:
         """Return the processor time of the postmaster and all its children, including ended ones."""
-        return processor_time.seconds(self._server.pid)
+        return processor_time.seconds(self.pid)
 
 
 class ServerOnPostgres(Server):

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 REPEAT_INTERVAL: Final = 1.0
 """Seconds between repetitions of all questions."""
+MIN_AWAITING: Final = 8
+"""Jobs of a function that a node may ask for if no slots are free. More are asked for if more run: their slots may be free at once."""
 IDLE_LIMIT: Final = 1.0
 """Seconds for which a job with slots may wait for a worker."""
 
@@ -43,6 +45,8 @@ class _Batch:
         """By id, in the order of the requests."""
         self.requests: list[Request] = []
         self.given_back: list[tuple[Holder, int]] = []
+        self.again: set[str] = set()
+        """The resources about which the node has repeated all questions in it."""
         self.queues: dict[FunctionQueue, None] = {}
         """The functions whose jobs give something back: others of them may have tokens now."""
         self.operation = AskHolds(self.requests, now_us, self.given_back)
@@ -82,7 +86,10 @@ class HoldRequests:
         if not admission.limits.uses or admission.paused or self._dispatch.paused:
             return
         self._queues.setdefault(queue, 0.0)
-        room = queue.places() - len(admission.awaiting) - len(admission.equipped)
+        awaiting = admission.awaiting
+        room = queue.places() - len(awaiting) - len(admission.equipped)
+        if awaiting and (first := next(iter(awaiting.values())).slots) is not None and first.waits is not None:
+            room = min(room, max(MIN_AWAITING, queue.running) - len(awaiting))
         while room > 0 and (held := admission.take()) is not None:
             room -= 1
             if held.slots is not None:
@@ -155,6 +162,10 @@ class HoldRequests:
             self._unreturned += batch.given_back
 
     def _ask_again(self, names: Collection[str]) -> None:
+        names = {*names} - self._batch().again
+        if not names:
+            return
+        self._batch().again |= names
         for held, admission in list(self._awaiting()):
             if held.slots is not None and any(line.resource in names for line in held.slots.request.lines):
                 self._ask(held, admission)

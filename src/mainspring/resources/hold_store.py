@@ -238,7 +238,10 @@ async def ask(tables: HoldTables, operations: Sequence[AskHolds]) -> list[Asked]
     await tables.lock(sorted(names))
     now_us = max(operation.now_us for operation in operations)
     rows = await _Rows.read(tables, names, now_us, asked)
-    had = {one: {hold.resource for hold in rows.holds if (hold.holder, hold.turn) == one} for one in returned}
+    had: dict[tuple[Holder, int], set[str]] = {one: set() for one in returned}
+    for hold in rows.holds:
+        if (hold.holder, hold.turn) in had:
+            had[hold.holder, hold.turn].add(hold.resource)
     given_back = {holder for holder, turn in returned if rows.turn(holder) == turn}
     earlier = {holder for holder, one in asked.items() if rows.turn(holder) not in {None, one.turn}}
     await rows.drop(given_back | earlier | {*rows.void})
@@ -324,31 +327,34 @@ async def _answers(
                 entered.append(one)
         else:
             granted.append((one, verdict))
-    holds = await _numbered(tables, granted, now_us)
-    answers |= {one.holder: Got(tuple(hold for hold in holds if hold.holder == one.holder)) for one, _ in granted}
-    if holds:
+    held = await _numbered(tables, granted, now_us)
+    answers |= {one.holder: Got(holds) for (one, _), holds in zip(granted, held, strict=True)}
+    if held:
         await tables.delete((), [rows.requests[one.holder] for one, _ in granted if one.holder in rows.requests])
-    if holds or entered:
-        await tables.add(holds, entered)
+    if held or entered:
+        await tables.add([hold for holds in held for hold in holds], entered)
     tables.announce(announced - {b""})
     return answers
 
 
-async def _numbered(tables: HoldTables, granted: Sequence[tuple[Request, Granted]], now_us: int) -> list[Hold]:
-    """Return holds with numbers, in the order of their grants."""
+async def _numbered(
+    tables: HoldTables, granted: Sequence[tuple[Request, Granted]], now_us: int
+) -> list[tuple[Hold, ...]]:
+    """Return the holds of each grant, with their numbers."""
     grants = Counter(name for _, units in granted for name in {name for name, _ in units})
     if not grants:
         return []
     numbers = {name: number - grants[name] for name, number in (await tables.number(grants)).items()}
-    holds = []
+    held = []
     for one, units in granted:
         for name in {name for name, _ in units}:
             numbers[name] += 1
-        holds += [
+        holds = (
             Hold(name, item, one.holder, one.turn, number, numbers[name], now_us, one.until_us)
             for (name, item), number in sorted(units.items())
-        ]
-    return holds
+        )
+        held.append((*holds,))
+    return held
 
 
 async def find(tables: HoldTables, query: FindHolds) -> list[Holding]:

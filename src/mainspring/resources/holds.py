@@ -157,12 +157,24 @@ def allot(resources: Mapping[str, Resource], free: Mapping[str, Mapping[str, int
     for name, wanted in of_resource.items():
         resource = resources.get(name)
         items = () if resource is None else resource.items
-        found = _Matching(items, free.get(name, {}), wanted)
-        if found.missing:
+        if len(items) == 1:
+            total, missing = _of_one_item(items[0], free.get(name, {}), wanted)
+        else:
+            found = _Matching(items, free.get(name, {}), wanted)
+            total, missing = found.total(), found.missing
+        if missing:
             lacking.append(name)
-        for item, number in found.total().items():
+        for item, number in total.items():
             units[name, item] = number
     return Allotment(units, tuple(lacking))
+
+
+def _of_one_item(item: Item, free: Mapping[str, int], lines: Iterable[Line]) -> tuple[dict[str, int], int]:
+    """Return the slots of a resource with one item for lines, and the number of those that are missing."""
+    wanted = sum(line.units for line in lines)
+    fitting = sum(line.units for line in lines if not line.labels or {*line.labels} <= {*item.labels})
+    number = min(fitting, max(free.get(item.name, 0), 0))
+    return {item.name: number} if number else {}, wanted - number
 
 
 class _Matching:
@@ -253,25 +265,30 @@ def decide(
     free = free_slots(resources, holds)
     most = free_slots(resources, ())
     before: dict[str, list[Holder]] = {}
+    """By resource: the holders of the first `SHOWN` requests for it."""
+    never: dict[tuple[Line, ...], tuple[str, ...]] = {}
+    """By lines: the resources that lack slots for them even if nobody holds anything."""
     verdicts: dict[Holder, Granted | Waits] = {}
     for request in sorted(requests, key=rank):
-        holder = request.holder
-        possible = allot(resources, most, request.lines)
-        if possible.lacking:
-            decides_all = all(line.resource in resources for line in request.lines)
-            if decides_all:
-                verdicts[holder] = Waits(possible.lacking, (), impossible=True)
-                continue
-        found = allot(resources, free, request.lines)
-        for (name, item), number in found.units.items():
-            free[name][item] -= number
+        holder, lines = request.holder, request.lines
+        found = allot(resources, free, lines)
         if found.lacking:
+            if lines not in never:
+                decides_all = all(line.resource in resources for line in lines)
+                never[lines] = allot(resources, most, lines).lacking if decides_all else ()
+            if never[lines]:
+                verdicts[holder] = Waits(never[lines], (), impossible=True)
+                continue
             behind = {other: None for name in found.lacking for other in before.get(name, ())}
             verdicts[holder] = Waits(found.lacking, (*behind,)[:SHOWN])
         else:
             verdicts[holder] = found.units
-        for name in {line.resource for line in request.lines}:
-            before.setdefault(name, []).append(holder)
+        for (name, item), number in found.units.items():
+            free[name][item] -= number
+        for name in {line.resource for line in lines}:
+            first = before.setdefault(name, [])
+            if len(first) < SHOWN:
+                first.append(holder)
     return verdicts
 
 
