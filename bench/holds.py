@@ -6,7 +6,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import processes
 import python_api
@@ -17,34 +17,43 @@ from servers import StartError
 from postgres import ServerOnPostgres
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from servers import Contestant, Server
 
 APP = Path(__file__).with_name("holds_app.py")
 CONCURRENCY = 32
+FEW = 8
+"""Slots for fewer jobs than the worker runs at once: it waits for each group of the store."""
 START_SECONDS = 30.0
 DECLARED_SECONDS = 1.0
 """After the registration of a worker's functions: it declares what they use then."""
 
 
-def cells(key: str, store: str, contestant: Contestant) -> list[Cell]:
-    """Return the cells for a store."""
-    none = Side("without", contestant, JobsPerSecond("free"))
+def cells(
+    key: str, store: str, contestant: Contestant, wrapped: Callable[[Any], Any] = lambda scenario: scenario
+) -> list[Cell]:
+    """Return the cells for a store; ``wrapped`` adapts the scenarios to its server."""
+
+    def side(label: str, task: str, slots: int) -> Side:
+        return Side(label, contestant, wrapped(JobsPerSecond(task, slots)))
+
     return [
         Cell(
             key=key,
             measure=f"{store}, Python API, one slot of 1,000 for each job, over 1,000 jobs wait",
             required="0.5 x without resources",
             unit="jobs/s",
-            sides=(Side("a slot for each job", contestant, JobsPerSecond("held", 1000)), none),
+            sides=(side("a slot for each job", "held", 1000), side("without", "free", 1000)),
             ratio_to=1,
             at_least=0.5,
         ),
         Cell(
             key=f"{key}-few",
-            measure=f"the same with 8 slots for the {CONCURRENCY} places of the worker",
-            required="0.5 x without resources",
+            measure=f"{store}, the same with {FEW} slots",
+            required=f"0.5 x at most {FEW} at once by a limit",
             unit="jobs/s",
-            sides=(Side("a slot for each job", contestant, JobsPerSecond("held", 8)), none),
+            sides=(side("a slot for each job", "held", FEW), side("a limit", "limited", FEW)),
             ratio_to=1,
             at_least=0.5,
         ),
@@ -56,7 +65,7 @@ class JobsPerSecond:
     """Jobs per second of a task of the App, while others wait behind them."""
 
     task: str
-    slots: int = 1000
+    slots: int
 
     def __call__(self, server: Server, scale: Scale) -> Run:
         environment = {**python_api.environment(server), "SLOTS": str(self.slots)}

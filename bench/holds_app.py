@@ -1,6 +1,6 @@
-"""An App with a task that uses a slot of a resource, one that does the same without, and the client of both.
+"""An App with a task that uses a slot of a resource, others that do the same without, and the client of all.
 
-    python holds_app.py held|free JOBS      (the server is in MAINSPRING_SERVER, the number of slots in SLOTS)
+    python holds_app.py held|free|limited JOBS      (the server is in MAINSPRING_SERVER, the number of slots in SLOTS)
 
 The client submits the jobs and WAITING more, and prints the figures of the time until only these are left: jobs per second, and
 microseconds of processor time for each job of the processes in PROCESSES (``NAME=PID,…``, with their children).
@@ -34,6 +34,11 @@ def free() -> None:
     """Do nothing, without one."""
 
 
+@app.task(concurrency=int(os.environ.get("SLOTS", "1000")))
+def limited() -> None:
+    """Do nothing, under a limit that is as high as the number of slots."""
+
+
 def _used() -> dict[str, float]:
     processes = dict(one.split("=") for one in os.environ["PROCESSES"].split(","))
     return {name: processor_time.seconds(int(pid)) for name, pid in processes.items()}
@@ -42,7 +47,7 @@ def _used() -> dict[str, float]:
 def main() -> None:
     """Run the client."""
     name, jobs = sys.argv[1], int(sys.argv[2])
-    task = held if name == "held" else free
+    task = {"held": held, "free": free, "limited": limited}[name]
     with connect() as server:
         task.submit_many(() for _ in range(jobs + WAITING))
         begun, first, used = time.perf_counter(), counts(server, name).jobs, _used()

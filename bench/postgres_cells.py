@@ -9,6 +9,7 @@ import bombs
 import bulk
 import deadlines
 import event_stream
+import holds
 import http_api
 import limits
 import listeners
@@ -42,6 +43,7 @@ def cells(fill: Fill, template: str | None = None) -> list[Cell]:
     lists = listing.cell("postgres-lists", "PostgreSQL", mainspring, WithDatabase)
     logs = log_lines.cell("postgres-logs", "PostgreSQL", mainspring, WithDatabase)
     stream = event_stream.cell("postgres-events-stream", "PostgreSQL", mainspring, WithDatabase)
+    slots = holds.cells("postgres-holds", "PostgreSQL", mainspring, WithDatabase)
     events = listeners.cells("postgres-", "PostgreSQL", mainspring, WithDatabase)
     retries = bulk.cell("postgres-bulk-retry", "PostgreSQL", mainspring, WithDatabase)
     late = deadlines.cell("postgres-deadlines", "PostgreSQL", mainspring, WithDatabase)
@@ -55,6 +57,7 @@ def cells(fill: Fill, template: str | None = None) -> list[Cell]:
         logs,
         stream,
         *events,
+        *slots,
         retries,
         late,
         *neighbours,

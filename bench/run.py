@@ -16,6 +16,7 @@ from pathlib import Path
 
 import cells
 import generator
+import holds
 import http_api
 import limits
 import machine
@@ -48,6 +49,8 @@ def main() -> int:
         + pages.cells("pages", "SQLite", sqlite, fill)
         + viewers.cells("viewers", "SQLite", sqlite)
         + limits.cells(sqlite, memory)
+        + holds.cells("sqlite-holds", "SQLite", sqlite)
+        + holds.cells("memory-holds", "`memory://`", memory)
         + starts.cells(memory)
         + postgres_cells.cells(fill, options.server_cmd)
         + zookeeper_cells.cells(options.server_cmd)

@@ -222,6 +222,8 @@ class AdmissionQueue(Generic[W]):
         """The last key of the last claim, by priority."""
         self.awaiting: dict[int, W] = {}
         """By id: the jobs that have their tokens, and wait for slots of resources."""
+        self.most_awaiting = UNBOUNDED
+        """The most of these that are worth a request: fewer while slots are short."""
         self.equipped: dict[int, W] = {}
         """By id: the jobs that have their slots, and wait for a worker; the first one is next."""
         self.returned: list[W] = []
@@ -371,6 +373,11 @@ class AdmissionQueue(Generic[W]):
                     key_queue.account.consume(now_us)
                 return held
         return None
+
+    def overtakes(self) -> bool:
+        """Return whether a waiting job has a higher priority than one that waits for slots."""
+        priority = next((priority for priority, turns in enumerate(self._turns) if turns), len(self._turns))
+        return any(held.job.priority > priority for held in self.awaiting.values())
 
     @staticmethod
     def _next(key_queue: KeyQueue[W], priority: int) -> W | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.clock import to_us
 from mainspring.errors import StoreBrokenError, StoreFencedError
+from mainspring.jobs.admission import UNBOUNDED
 from mainspring.jobs.held import Slots
 from mainspring.namespaces import key_of_text, namespace_of
 from mainspring.resources.hold_store import AskHolds, Got
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 REPEAT_INTERVAL: Final = 1.0
 """Seconds between repetitions of all questions."""
 MIN_AWAITING: Final = 8
-"""Jobs of a function that a node may ask for if no slots are free. More are asked for if more run: their slots may be free at once."""
+"""Jobs of a function that a node asks for in any case, however few slots are free."""
 IDLE_LIMIT: Final = 1.0
 """Seconds for which a job with slots may wait for a worker."""
 
@@ -45,7 +46,7 @@ class _Batch:
         """By id, in the order of the requests."""
         self.requests: list[Request] = []
         self.given_back: list[tuple[Holder, int]] = []
-        self.again: set[str] = set()
+        self.repeated: set[str] = set()
         """The resources about which the node has repeated all questions in it."""
         self.queues: dict[FunctionQueue, None] = {}
         """The functions whose jobs give something back: others of them may have tokens now."""
@@ -87,14 +88,14 @@ class HoldRequests:
             return
         self._queues.setdefault(queue, 0.0)
         awaiting = admission.awaiting
-        room = queue.places() - len(awaiting) - len(admission.equipped)
-        if awaiting and (first := next(iter(awaiting.values())).slots) is not None and first.waits is not None:
-            room = min(room, max(MIN_AWAITING, queue.running) - len(awaiting))
-        while room > 0 and (held := admission.take()) is not None:
-            room -= 1
+        most = queue.places() - len(admission.equipped)
+        while len(awaiting) < most and (len(awaiting) < admission.most_awaiting or admission.overtakes()):
+            held = admission.take()
+            if held is None:
+                break
             if held.slots is not None:
                 self.left(held)
-            admission.awaiting[held.job.id] = held
+            awaiting[held.job.id] = held
             if held.stored:
                 self._ask(held, admission)
             else:
@@ -142,6 +143,8 @@ class HoldRequests:
 
     def _asked(self, batch: _Batch, asked: Asked) -> None:
         served = batch.queues
+        granted: set[AdmissionQueue[Held]] = set()
+        short: dict[AdmissionQueue[Held], FunctionQueue] = {}
         for held, request, answer in zip(batch.jobs.values(), batch.requests, asked.answers, strict=True):
             slots, admission = held.slots, held.queue.admission
             if slots is None or slots.request.turn != request.turn or slots.holds is not None:
@@ -150,9 +153,16 @@ class HoldRequests:
                 slots.holds, slots.waits = answer.holds, None
                 if admission is not None and admission.awaiting.pop(held.job.id, None) is held:
                     admission.equipped[held.job.id] = held
+                    granted.add(admission)
                     served[held.queue] = None
             elif isinstance(answer, Waits):
                 slots.waits = answer
+                if admission is not None:
+                    short[admission] = held.queue
+        for admission in granted:
+            admission.most_awaiting = min(2 * admission.most_awaiting, UNBOUNDED)
+        for admission, queue in short.items():  # about as many as may end at the same time
+            admission.most_awaiting = max(MIN_AWAITING, queue.running + len(admission.equipped))
         for queue in served:
             self._serve(queue)
 
@@ -162,10 +172,10 @@ class HoldRequests:
             self._unreturned += batch.given_back
 
     def _ask_again(self, names: Collection[str]) -> None:
-        names = {*names} - self._batch().again
+        names = {*names} - self._batch().repeated
         if not names:
             return
-        self._batch().again |= names
+        self._batch().repeated |= names
         for held, admission in list(self._awaiting()):
             if held.slots is not None and any(line.resource in names for line in held.slots.request.lines):
                 self._ask(held, admission)

@@ -9,9 +9,10 @@ import pytest
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.holds import MemoryHolds
 from mainspring.jobs.held import Ability
-from mainspring.jobs.model import Options, Retry, State
+from mainspring.jobs.hold_requests import MIN_AWAITING
+from mainspring.jobs.model import Options, Priority, Retry, State
 from mainspring.jobs.store import Withdrawn
-from mainspring.resources.hold_store import FindHolds, find
+from mainspring.resources.hold_store import AskHolds, FindHolds, find
 from mainspring.resources.holds import Line, counted, named
 from mainspring.resources.rules import Limits
 from mainspring.storage.engine import run_synchronously
@@ -80,6 +81,35 @@ def test_jobs_wait_without_a_worker_until_they_have_their_slots(node: Node) -> N
     end(node, one, "1")
     assert running(one) == ["0", "2"]
     assert numbers(node) == [1, 3]
+
+
+def test_a_node_asks_for_few_jobs_while_slots_are_short(node: Node) -> None:
+    one = worker(node, total=2, places=100)
+    for number in range(50):
+        node.background(str(number))
+    assert (len(running(one)), len(shown(node).requests)) == (2, MIN_AWAITING)
+    end(node, one, "0")
+    assert (running(one), len(shown(node).requests)) == (["1", "2"], MIN_AWAITING)
+    node.background("high", priority=Priority.HIGH)
+    node.background("low", priority=Priority.LOW)
+    assert len(shown(node).requests) == MIN_AWAITING + 1, "a higher priority does not wait for a place among them"
+    other = worker(node, total=100, places=100)
+    assert len(running(one, other)) == 51, "all of them, now that slots are free"
+
+
+def test_questions_are_repeated_once_in_a_group(node: Node) -> None:
+    one = worker(node, total=4, places=100)
+    for number in range(12):
+        node.background(str(number))
+    groups = node.service.commits.groups
+    for number in range(4):
+        node.settling.succeeded(held_by(one, str(number)), b"r")
+    (asked,) = [operation for operation in node.service.commits.waiting if isinstance(operation, AskHolds)]
+    assert len({request.holder for request in asked.requests}) == len(asked.requests) == MIN_AWAITING
+    assert len(asked.given_back) == 4
+    node.commit()
+    assert running(one) == ["4", "5", "6", "7"]
+    assert node.service.commits.groups == groups + 1, "ends and starts are one group"
 
 
 def test_other_functions_use_the_places_of_workers_meanwhile(node: Node) -> None:
