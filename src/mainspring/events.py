@@ -167,6 +167,20 @@ class InterestsChanged(NamedTuple):
     """The number of changes in the store."""
 
 
+class TakeSlots(NamedTuple):
+    """A request to take the slots of a resource away from a job that the receiving node holds. Older nodes ignore it."""
+
+    id: int
+    turn: int
+    """Under which the job has them."""
+    resource: str
+    """The key of its name."""
+    cancel: bool
+    """Whether to cancel the job; if not, it waits for its slots again."""
+    act: bytes
+    """MessagePack of the act."""
+
+
 Message = (
     Settled
     | Pending
@@ -181,6 +195,7 @@ Message = (
     | FollowLog
     | Logged
     | InterestsChanged
+    | TakeSlots
 )
 
 

@@ -294,6 +294,7 @@ CASES: dict[type[Request[Any]], Requests] = {
     resources.DrainResource: _named(resources.DrainResource, name="licence"),
     resources.HoldResource: _named(resources.HoldResource, name="licence", duration=60.0),
     resources.FreeResource: _named(resources.FreeResource, name="licence", holder="1"),
+    resources.TakeResource: _named(resources.TakeResource, name="licence", job="H:n:1"),
     webhooks.ListWebhooks: _named(webhooks.ListWebhooks),
     webhooks.ShowWebhook: _named(webhooks.ShowWebhook, name="hook"),
     webhooks.AddWebhook: _named(

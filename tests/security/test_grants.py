@@ -86,6 +86,7 @@ REQUESTS: dict[type[Request[Any]], Callable[[dict[str, str]], Request[Any]]] = {
     resources.DrainResource: lambda _: resources.DrainResource("licence"),
     resources.HoldResource: lambda _: resources.HoldResource("licence", duration=60.0),
     resources.FreeResource: lambda _: resources.FreeResource("licence", "1"),
+    resources.TakeResource: lambda _: resources.TakeResource("licence", "H:n:1"),
     webhooks.AddWebhook: lambda _: webhooks.AddWebhook(name="mine", url="https://crm.example", types=["job.failed"]),
     webhooks.EditWebhook: lambda _: webhooks.EditWebhook(name="hook", types=["job.failed"]),
     webhooks.PauseWebhook: lambda _: webhooks.PauseWebhook("hook"),

@@ -167,7 +167,7 @@ class HoldResource(Request[HoldInfo]):
 
 
 class FreeResource(Request[FreedHold]):
-    """Give back slots that a person holds. Those of a job are free once it is cancelled."""
+    """Give back slots that a person holds. For those of a job there is `resources.take`."""
 
     permission = Permission.OPERATE
     requires = Feature.LIMITS
@@ -176,3 +176,25 @@ class FreeResource(Request[FreedHold]):
     http = delete("resources/{name}/holds/{holder}", problems=(Code.RESOURCE_NOT_FOUND, Code.CONFLICT))
     name: ResourceName
     holder: Annotated[Text, about("The number of the hold.")]
+
+
+class TakeResource(Request[FreedHold]):
+    """Take the slots of a job away. Its attempt is stopped, and is not counted; the job waits for its slots again.
+
+    They are free when the request is answered, with all others that the job has. Its function may still run for a moment: what it
+    does with them is refused by the number of its hold.
+    """
+
+    permission = Permission.OPERATE
+    requires = Feature.LIMITS
+    touches = Touches.ALL
+    call = "resources.take"
+    http = post(
+        "resources/{name}/take",
+        problems=(Code.RESOURCE_NOT_FOUND, Code.CONFLICT),
+        example={"job": "H:node1:12", "reason": "the printer is needed"},
+    )
+    name: ResourceName
+    job: Annotated[Text, described("The handle of the job whose slots are taken away.")]
+    cancel: Annotated[bool, described("Cancel the job, too.")] = False
+    reason: Annotated[Reason, described("Why, for the audit.")] = ""

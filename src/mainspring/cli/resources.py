@@ -13,10 +13,12 @@ from mainspring.api.resources import (
     ListResources,
     SetResource,
     ShowResource,
+    TakeResource,
 )
 from mainspring.cli.calls import NOTHING, Given, items, print_answer, takes
 from mainspring.cli.display import EXIT_DONE, print_fields, print_rows, print_table
 from mainspring.cli.options import LOCAL, Json, ServerOptions
+from mainspring.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -127,22 +129,33 @@ def hold(
 
 
 @resources.command
+@takes(TakeResource, "cancel", "reason")
 def free(
     name: Name,
-    holder: Annotated[str, Parameter(help="The number of the hold.")],
+    holder: Annotated[str, Parameter(help="The number of the hold.")] = "",
     /,
     *,
+    job: Annotated[str, Parameter(help="The handle of the job whose slots are taken away.")] = "",
+    given: Given = NOTHING,
     json: Json = False,
     server: ServerOptions = LOCAL,
 ) -> int:
-    """Give back slots that somebody holds by mainspring resources hold.
+    """Give back slots that somebody holds by mainspring resources hold, or take those of a job away.
 
-    Slots of a job are free once it has ended: mainspring jobs cancel.
+    With --job, the attempt of the job is stopped and not counted, and the job waits for its slots again; --cancel ends it. To
+    keep others away from the slots, drain the item before.
+
+    EXAMPLES
+      mainspring resources free licence 7181
+      mainspring resources free printer --job H:node1:12 --reason "paper jam"
 
     EXIT CODES
       0 free, 1 nothing is held, 3 no server, 4 no such resource
     """
-    return print_answer(server.client(), FreeResource(name, holder), _print_state, json=json)
+    if bool(holder) is bool(job) or (holder and given):
+        raise UsageError("give the number of a hold, or --job with its --cancel and --reason")
+    request = TakeResource(name, job, **given) if job else FreeResource(name, holder)
+    return print_answer(server.client(), request, _print_state, json=json)
 
 
 def _labels(text: str) -> list[str]:

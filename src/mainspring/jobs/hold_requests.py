@@ -73,6 +73,8 @@ class HoldRequests:
         self._release = release
         self._keep = keep
         self._turns = 0
+        self.granted: dict[int, Held] = {}
+        """By id, the jobs that have their slots."""
         self._queues: dict[FunctionQueue, float] = {}
         """The functions that use resources, with the time since which jobs with slots have waited there for a worker; 0: none."""
         self._open: _Batch | None = None
@@ -151,6 +153,7 @@ class HoldRequests:
                 continue  # it has left, and its slots are given back
             if isinstance(answer, Got):
                 slots.holds, slots.waits = answer.holds, None
+                self.granted[held.job.id] = held
                 if admission is not None and admission.awaiting.pop(held.job.id, None) is held:
                     admission.equipped[held.job.id] = held
                     granted.add(admission)
@@ -191,6 +194,7 @@ class HoldRequests:
     def left(self, held: Held) -> None:
         """Give back the slots of a job whose attempt has ended, or its request, and repeat the questions of others."""
         slots, held.slots = held.slots, None
+        self.granted.pop(held.job.id, None)
         if slots is None or not self._table.term:
             return
         batch = self._batch()

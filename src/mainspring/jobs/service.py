@@ -21,6 +21,7 @@ from mainspring.jobs.foreground import Foreground
 from mainspring.jobs.function_index import Counting, Registered, Roster, nobody
 from mainspring.jobs.function_limits import Functions, FunctionTimes
 from mainspring.jobs.intake import Intake, KeyedIntake, NodeJobLifecycle
+from mainspring.jobs.lost_slots import LostSlots
 from mainspring.jobs.maintenance import DueJobs, Maintenance
 from mainspring.jobs.outcomes import OutcomeReader, Subscriptions, Waits
 from mainspring.jobs.requests import Clients, JobChanges, RemoteJobs, StoredChanges
@@ -181,6 +182,9 @@ class JobService:
             keeps_requests=alone and Feature.WORKFLOWS not in lacks,
             remote_jobs=remote_jobs,
         )
+        self.lost_slots = lost_slots = LostSlots(
+            context, reads, settling, ends, assigner.hold_requests, None if shared is None else shared.relay
+        )
         self.changes = JobChanges(context, settling, ends, stored_changes)
         self.resources = Resources(commits, clock, assigner.hold_requests.changed)
         self.functions = Functions(
@@ -212,6 +216,7 @@ class JobService:
                 reports,
                 ends,
                 clients,
+                lost_slots.asked,
                 due_jobs.wake_at,
                 set_aside,
             )
@@ -253,6 +258,7 @@ class JobService:
         self.functions.tick(self.clock.monotonic())
         self.roster.tick(self.clock.monotonic())
         self.assigner.hold_requests.tick(self.clock.monotonic())
+        self.lost_slots.tick(self.clock.monotonic())
         self.ends.report_ends()
         return self._maintenance.tick()
 

@@ -16,7 +16,7 @@ from mainspring.clock import to_us
 from mainspring.errors import StoreBrokenError, StoreFencedError
 from mainspring.jobs import rules
 from mainspring.jobs.attempts import waited_us
-from mainspring.jobs.held import SILENT
+from mainspring.jobs.held import LOST, SILENT
 from mainspring.jobs.lateness import is_dated
 from mainspring.jobs.model import UNREADABLE_JOB, UNREADABLE_OPTIONS, Job, State, failure
 from mainspring.jobs.owners import owner
@@ -151,6 +151,9 @@ class Settling:
 
     def cancelled(self, held: Held, reason: str, acknowledge: Acknowledge | None = None) -> None:
         """Settle a job as cancelled, whether it waits in memory or its worker has stopped it."""
+        self._end(held, self._cancel(held, reason), None, acknowledge)
+
+    def _cancel(self, held: Held, reason: str) -> Settlement:
         counted = held.job.attempt + (held.worker is not None)
         now_us = round(self._clock.wall() * 1_000_000)
         error = failure("Cancelled", reason)
@@ -159,7 +162,31 @@ class Settling:
         )
         if held.worker is not None:
             _note_attempt(held, settlement, Outcome.CANCELLED, now_us, _waited_us(held))
-        self._end(held, settlement, None, acknowledge)
+        return settlement
+
+    def without_slots(self, held: Held, why: str, batch: SettleBatch | None = None, *, cancel: bool = False) -> None:
+        """Settle a stored job that has lost its slots of resources, and stop its attempt, which is not counted.
+
+        The job waits for its slots again, as if it were due now: others do not wait behind it for those that it has lost.
+        ``cancel``: it ends as cancelled. ``batch`` settles it together with operations of another slice.
+        """
+        worker = held.worker
+        if worker is not None:
+            worker.connection.stop(held, LOST)
+            if not worker.streams:
+                worker.ignored_results.add(held.handle)  # such a worker gets no message
+        if cancel or held.cancelled:
+            settlement = self._cancel(held, held.cancelled or why)
+        else:
+            now_us = round(self._clock.wall() * 1_000_000)
+            settlement = Settlement(held.job, Event.RELEASE, held.job.attempt, due_us=now_us)
+            settlement.why = why
+            if worker is not None:
+                _note_attempt(held, settlement, Outcome.RELEASED, now_us, _waited_us(held))
+        if batch is None:
+            self._end(held, settlement, None, None)
+        else:
+            self._end_within(batch, held, settlement)
 
     def expired(self, held: Held) -> None:
         """Settle a job as expired."""

@@ -26,6 +26,7 @@ from mainspring.events import (
     Settled,
     Stop,
     StopRequested,
+    TakeSlots,
 )
 from mainspring.jobs.function_index import count_in_flight
 from mainspring.jobs.held import ProgressSubscribers
@@ -109,6 +110,7 @@ class Sharing:
         reports: Reports,
         ends: Ends,
         clients: Clients,
+        take_slots: Callable[[TakeSlots], None],
         wake_at: Callable[[int], None],
         set_aside: SetAside,
     ) -> None:
@@ -121,6 +123,7 @@ class Sharing:
         self._reports = reports
         self._ends = ends
         self._clients = clients
+        self._take_slots = take_slots
         self._wake_at = wake_at
         self._set_aside = set_aside
         self._looking = self._draining = False
@@ -171,6 +174,8 @@ class Sharing:
                 self._logs(message)
             case InterestsChanged():
                 self._interests_changed()
+            case TakeSlots():
+                self._take_slots(message)
             case Stop(job_id, reason):
                 held = self._table.find(job_id)
                 if held is not None:

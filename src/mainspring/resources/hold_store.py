@@ -183,6 +183,25 @@ class FindHolds(Query["list[Holding]"], frozen=True):
     now_us: int
 
 
+class FindKept(Query["set[tuple[Holder, int]]"], frozen=True):
+    """Find out which holders of the kind LEASE have slots under a turn: those of ``holders`` that have some are the answer."""
+
+    holders: tuple[tuple[Holder, int], ...]
+
+
+class NoteTaken(Acting):
+    """Record that slots of a job were taken away, with the settlement that ends its lease. Outcome: None."""
+
+    phase = Phase.HOLDS
+    resource: str
+    """The key of its name."""
+
+    def recorded(self, outcome: None) -> Act | None:
+        """Return the act."""
+        del outcome
+        return self.act
+
+
 class Holding(NamedTuple):
     """The holds of a resource, and the requests for it in their order."""
 
@@ -202,6 +221,9 @@ class HoldTables(Protocol):
 
     async def definitions(self, names: Collection[str]) -> Mapping[str, StoredResource]:
         """Return those of the resources that are defined."""
+
+    async def turns(self, holders: Collection[Holder]) -> Collection[tuple[Holder, int]]:
+        """Return the turns under which these holders have rows of holds."""
 
     async def leased(self, holders: Collection[Holder]) -> Collection[Holder]:
         """Return those of these holders of the kind LEASE that are held under their terms."""
@@ -369,3 +391,10 @@ async def find(tables: HoldTables, query: FindHolds) -> list[Holding]:
         )
         for name in query.names
     ]
+
+
+async def find_kept(tables: HoldTables, query: FindKept) -> set[tuple[Holder, int]]:
+    """Answer a query."""
+    holders = {holder for holder, _ in query.holders}
+    leased, turns = await tables.leased(holders), await tables.turns(holders)
+    return {(holder, turn) for holder, turn in query.holders if holder in leased and (holder, turn) in turns}

@@ -23,6 +23,7 @@ from mainspring.resources.hold_store import (
     Asked,
     AskHolds,
     FindHolds,
+    FindKept,
     Got,
     Holding,
     ListResources,
@@ -210,6 +211,17 @@ class HoldSuite(StoreFixtures):
             numbers.append([hold.number for hold in answer.holds])
             store.end(job)
         assert numbers == [[number, number] for number in (1, 2, 3, 4)]
+
+    def test_holders_with_slots_under_their_turns_are_found(self, store: Store) -> None:
+        define(store, "l", counted(3))
+        one, two, three = (store.leased() for _ in range(3))
+        ask(store, request(one, Line("l")), request(two, Line("l")), request(three, Line("l"), turn=2))
+        store.end(two)
+        asked = [(lease(one), 1), (lease(one), 2), (lease(two), 1), (lease(three), 2)]
+        assert store.read(FindKept(tuple(asked))) == {asked[0], asked[3]}
+        store.group(AskHolds([], NOW, [(lease(one), 1)]))
+        assert store.read(FindKept(tuple(asked))) == {asked[3]}
+        assert store.read(FindKept(())) == set()
 
     # ---- giving back ----
 

@@ -6,6 +6,8 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+from mainspring.access.audit import ListActs
+from mainspring.access.caller import Act
 from mainspring.callbacks import awaited
 from mainspring.jobs.held import Ability, Held, Worker
 from mainspring.jobs.model import Job
@@ -47,6 +49,7 @@ class Hand:
     def __init__(self, node: Node, use: Use, seconds: float) -> None:
         self.node, self.use, self.seconds = node, use, seconds
         self.tasks: set[asyncio.Task[None]] = set()
+        self.stopped: list[tuple[bytes, bytes]] = []
         self.worker = Worker(self)
         node.service.workers.register(self.worker, b"small", SMALL)
         node.service.workers.register(self.worker, b"large", LARGE)
@@ -59,7 +62,9 @@ class Hand:
     def name(self) -> str:
         return "hand"
 
-    def stop(self, held: Held, reason: bytes) -> None: ...
+    def stop(self, held: Held, reason: bytes) -> None:
+        self.stopped.append((held.job.payload, reason))
+        self.use.changed.set()
 
     def assign(self, held: Held) -> None:
         task = asyncio.get_running_loop().create_task(self._run(held))
@@ -154,5 +159,33 @@ def test_the_other_node_goes_on_when_one_leaves(database: str) -> None:
             await second.drain()
             (shown,) = await awaited(second.service.reads.read(FindHolds(("l",), 0)))
             assert shown.holds == ()
+
+    run(test())
+
+
+def test_slots_of_a_job_of_another_node_are_taken_away(database: str) -> None:
+    async def test() -> None:
+        use = Use()
+        async with AsyncExitStack() as stack:
+            first, second = await open_pair(database, stack)
+            slow = Hand(first, use, 3600.0)
+            await submit(first, b"large", b"1")
+            await use.until(lambda use: use.units == TOTAL)
+            for task in list(slow.tasks):
+                task.cancel()
+            use.units = 0
+            other = Hand(second, use, 0.0)
+            await submit(second, b"large", b"2")
+            (shown,) = await awaited(second.service.reads.read(FindHolds(("l",), 0)))
+            act = Act("resources.take", "ann", "l")
+            await awaited(second.service.lost_slots.take(shown.holds[0], act, cancel=True))
+            await use.until(lambda use: use.ended == [b"2"])
+            assert slow.stopped == [(b"1", b"lost")]
+            assert use.numbers == [1, 2]
+            page = await awaited(second.service.reads.read(ListActs(limit=10)))
+            assert [one.act for one in page.items] == [act]
+            await asyncio.gather(*other.tasks)
+            for node in (first, second):
+                await node.drain()
 
     run(test())

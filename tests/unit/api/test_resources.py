@@ -16,6 +16,7 @@ from mainspring.api.resources import (
     ListResources,
     SetResource,
     ShowResource,
+    TakeResource,
 )
 from mainspring.callbacks import awaited
 from mainspring.clock import to_us
@@ -46,6 +47,9 @@ def test_operators_change_and_hold_resources() -> None:
             assert ([one.holder for one in shown.holds], shown.waits, shown.held) == ([held.holder], [], 2)
             assert (await api.call(FreeResource("licence", held.holder))).state == "free"
             assert await refused(api, FreeResource("licence", held.holder)) is Code.CONFLICT
+            another = await api.call(HoldResource("licence", duration=60.0))
+            assert await refused(api, TakeResource("licence", another.holder)) is Code.CONFLICT
+            await api.call(FreeResource("licence", another.holder))
             drained = await api.call(DrainResource("licence", reason="audit"))
             assert (drained.slots, drained.items[0].state) == (0, "draining")
             assert await refused(api, HoldResource("licence", duration=60.0)) is Code.CONFLICT
@@ -114,6 +118,8 @@ def test_each_namespace_lists_its_own_resources_in_pages() -> None:
         (HoldResource("licence", duration=31 * 86_400.0), Code.INVALID),
         (HoldResource("licence", duration=1.0, units=0), Code.INVALID),
         (HoldResource("licence", duration=1.0, units=9), Code.CONFLICT),
+        (TakeResource("none", "H:n:1"), Code.RESOURCE_NOT_FOUND),
+        (TakeResource("licence", "H:n:1"), Code.CONFLICT),
     ],
 )
 def test_invalid_requests_are_refused(request_: Request[Any], code: Code) -> None:

@@ -22,6 +22,7 @@ from mainspring.api.resources import (
     ResourceInfo,
     SetResource,
     ShowResource,
+    TakeResource,
     WaitInfo,
 )
 from mainspring.api.submitting import PRIORITY_BY_NAME
@@ -69,6 +70,7 @@ class ResourceCalls:
             DrainResource: self._drain,
             HoldResource: self._hold,
             FreeResource: self._free,
+            TakeResource: self._take,
         }
 
     def _now_us(self) -> int:
@@ -212,21 +214,38 @@ class ResourceCalls:
             else f"{request.name} has too few free slots, or others wait for them: see mainspring resources show",
         )
 
-    async def _free(self, request: FreeResource, call: Call) -> FreedHold:
+    async def _held_by(self, request: Any, holder: str) -> Hold:
         stored = await self._stored(request)
         (holding,) = await self._holdings(stored.name)
-        held = [one for one in holding.holds if self._handle(one.holder) == request.holder]
-        if not held:
-            raise ApiError(Code.CONFLICT, f"{request.holder} holds nothing of {request.name}")
-        if held[0].holder.kind != HolderKind.PERSON:
+        for one in holding.holds:
+            if self._handle(one.holder) == holder:
+                return one
+        raise ApiError(Code.CONFLICT, f"{holder} holds nothing of {request.name}")
+
+    async def _free(self, request: FreeResource, call: Call) -> FreedHold:
+        held = await self._held_by(request, request.holder)
+        if held.holder.kind != HolderKind.PERSON:
             raise ApiError(
-                Code.CONFLICT, f"{request.holder} is a job, which still uses the slots: cancel it, and they are free"
+                Code.CONFLICT,
+                f"{request.holder} is a job, which still uses the slots: cancel it, or take them away with "
+                f"mainspring resources free {request.name} --job {request.holder}",
             )
-        operation = AskHolds([], self._now_us(), [(held[0].holder, held[0].turn)])
+        operation = AskHolds([], self._now_us(), [(held.holder, held.turn)])
         operation.act = call.act(of=request.name, before={"holder": request.holder})
         await self._service.commits.committed(operation)
-        self._service.assigner.hold_requests.changed(stored.name)
+        self._service.assigner.hold_requests.changed(held.resource)
         return FreedHold(request.name, request.holder)
+
+    async def _take(self, request: TakeResource, call: Call) -> FreedHold:
+        held = await self._held_by(request, request.job)
+        if held.holder.kind != HolderKind.LEASE:
+            raise ApiError(
+                Code.CONFLICT, f"{request.job} is no job: give its slots back with mainspring resources free"
+            )
+        after = "cancelled" if request.cancel else "pending"
+        act = call.act(request.reason, of=request.name, before={"job": request.job, "units": held.units}, after=after)
+        await self._service.lost_slots.take(held, act, cancel=request.cancel)
+        return FreedHold(request.name, request.job)
 
 
 def _info(stored: StoredResource, holding: Holding, now_us: int) -> ResourceInfo:

@@ -8,7 +8,18 @@ from msgspec.structs import replace
 
 from mainspring.engines.memory.queries import Readers, behind_of
 from mainspring.jobs.model import State
-from mainspring.resources.hold_store import AskHolds, FindHolds, FindResources, ListResources, SaveResource, ask, find
+from mainspring.resources.hold_store import (
+    AskHolds,
+    FindHolds,
+    FindKept,
+    FindResources,
+    ListResources,
+    NoteTaken,
+    SaveResource,
+    ask,
+    find,
+    find_kept,
+)
 from mainspring.storage.engine import in_parts, run_synchronously
 
 if TYPE_CHECKING:
@@ -36,6 +47,9 @@ class MemoryHolds:
 
     async def definitions(self, names: Collection[str]) -> Mapping[str, StoredResource]:
         return {name: self._tables.resources[name] for name in names if name in self._tables.resources}
+
+    async def turns(self, holders: Collection[Holder]) -> Collection[tuple[Holder, int]]:
+        return {(one.holder, one.turn) for one in self._tables.holds if one.holder in holders}
 
     async def leased(self, holders: Collection[Holder]) -> Collection[Holder]:
         return {one for one in holders if self._is_leased(one)}
@@ -87,6 +101,10 @@ async def _find(tables: Tables, query: FindHolds, _: Meter) -> list[Holding]:
     return await find(MemoryHolds(tables), query)
 
 
+async def _find_kept(tables: Tables, query: FindKept, _: Meter) -> set[tuple[Holder, int]]:
+    return await find_kept(MemoryHolds(tables), query)
+
+
 async def _find_resources(tables: Tables, query: FindResources, _: Meter) -> list[StoredResource]:
     return list((await MemoryHolds(tables).definitions(query.names)).values())
 
@@ -98,5 +116,14 @@ async def _list(tables: Tables, query: ListResources, meter: Meter) -> Page[Stor
     return await in_parts(query, meter, behind)
 
 
-HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {AskHolds: _ask, SaveResource: _save}
-READERS: Final[Readers] = {FindHolds: _find, FindResources: _find_resources, ListResources: _list}
+HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
+    AskHolds: _ask,
+    SaveResource: _save,
+    NoteTaken: lambda *_: None,
+}
+READERS: Final[Readers] = {
+    FindHolds: _find,
+    FindKept: _find_kept,
+    FindResources: _find_resources,
+    ListResources: _list,
+}

@@ -35,6 +35,7 @@ from mainspring.events import (
     Settled,
     Stop,
     StopRequested,
+    TakeSlots,
 )
 from mainspring.sizes import CANNOT_READ
 
@@ -82,6 +83,7 @@ _KINDS: Final[tuple[type[Any], ...]] = (
     Logged,
     StopRequested,
     InterestsChanged,
+    TakeSlots,
 )
 """A kind is sent as its index here: append new kinds at the end."""
 

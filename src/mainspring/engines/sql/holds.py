@@ -10,13 +10,16 @@ from msgspec.structs import replace
 from mainspring.resources.hold_store import (
     AskHolds,
     FindHolds,
+    FindKept,
     FindResources,
     ListResources,
+    NoteTaken,
     SaveResource,
     ask,
     decode_resource,
     encode_resource,
     find,
+    find_kept,
 )
 from mainspring.resources.holds import Hold, Holder, Line, Request
 from mainspring.storage.engine import in_parts
@@ -48,6 +51,10 @@ class HoldRows:
     async def definitions(self, names: Collection[str]) -> Mapping[str, StoredResource]:
         found = await self._sql.fetch("resources_among", self._sql.among(names))
         return {name: decode_resource(stored, name, version) for name, version, stored in found}
+
+    async def turns(self, holders: Collection[Holder]) -> Collection[tuple[Holder, int]]:
+        found = await self._sql.fetch("turns_of", self._sql.among({holder.id for holder in holders}))
+        return {(Holder(*row[:3]), row[3]) for row in map(tuple, found)}
 
     async def leased(self, holders: Collection[Holder]) -> Collection[Holder]:
         found = await self._sql.fetch("leased", self._sql.among({holder.id for holder in holders}))
@@ -106,6 +113,10 @@ async def _save_one(sql: Statements, resource: StoredResource) -> StoredResource
     return decode_resource(stored, name, version)
 
 
+async def _note(_: Any, operations: Sequence[NoteTaken]) -> list[None]:
+    return [None] * len(operations)
+
+
 async def _list(tx: Transaction, query: ListResources, meter: Meter) -> Page[StoredResource]:
     async def behind(after: str | None, most: int) -> list[tuple[str, StoredResource]]:
         found = await tx.sql.fetch("resources", after or "", most)
@@ -120,7 +131,7 @@ def handlers(tables: Callable[[Any], HoldTables]) -> Handlers:
     async def ask_holds(tx: Any, operations: Sequence[AskHolds]) -> list[Asked]:
         return await ask(tables(tx), operations)
 
-    return {AskHolds: ask_holds, SaveResource: _save}
+    return {AskHolds: ask_holds, SaveResource: _save, NoteTaken: _note}
 
 
 def readers(tables: Callable[[Any], HoldTables]) -> Readers:
@@ -132,4 +143,7 @@ def readers(tables: Callable[[Any], HoldTables]) -> Readers:
     async def find_resources(tx: Any, query: FindResources, _: Meter) -> list[StoredResource]:
         return list((await tables(tx).definitions(query.names)).values())
 
-    return {FindHolds: find_holds, FindResources: find_resources, ListResources: _list}
+    async def kept(tx: Any, query: FindKept, _: Meter) -> set[tuple[Holder, int]]:
+        return await find_kept(tables(tx), query)
+
+    return {FindHolds: find_holds, FindKept: kept, FindResources: find_resources, ListResources: _list}

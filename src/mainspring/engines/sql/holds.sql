@@ -33,6 +33,9 @@ INSERT INTO requests (resource, kind, holder, term, turn, priority, since_us, un
 SELECT resource, kind, holder, term FROM holds WHERE holder {among($1)}
 UNION ALL SELECT resource, kind, holder, term FROM requests WHERE holder {among($1)};
 
+-- name: turns_of
+SELECT DISTINCT kind, holder, term, turn FROM holds WHERE holder {among($1)};
+
 -- name: grants
 INSERT INTO grants AS g (resource, number) {rows(text, bigint)}
 ON CONFLICT (resource) DO UPDATE SET number = g.number + excluded.number RETURNING resource, number;

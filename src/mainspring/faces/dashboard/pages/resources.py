@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from mainspring.access.caller import Permission
-from mainspring.api.resources import DrainResource, FreeResource, ResourceDetails, ResourceInfo
+from mainspring.api.resources import DrainResource, FreeResource, ResourceDetails, ResourceInfo, TakeResource
 from mainspring.faces.dashboard.actions import act
 from mainspring.faces.dashboard.calls import Items
 from mainspring.faces.dashboard.visit import Page
@@ -32,8 +32,17 @@ FREE: Final = act(
     needs="limits",
     then=lambda visit, parameters, _: visit.url("/resources/{name}", name=parameters["name"]),
 )
-ACTIONS: Final = tuple(replace(one, of_all_functions=True) for one in (DRAIN, FREE))
-_DRAIN, _FREE = ACTIONS
+TAKE: Final = act(
+    TakeResource,
+    label="Take away",
+    done="The slots are free, and the job's attempt was stopped.",
+    needs="limits",
+    fields=("job", "cancel", "reason"),
+    warning="The attempt of the job is stopped at once.",
+    command="resources free {name}",
+)
+ACTIONS: Final = tuple(replace(one, of_all_functions=True) for one in (DRAIN, FREE, TAKE))
+_DRAIN, _FREE, _TAKE = ACTIONS
 
 
 async def resources(visit: Visit) -> Response:
@@ -51,6 +60,9 @@ async def resource(visit: Visit) -> Response:
         resource=shown,
         drain=_DRAIN if visit.offers(_DRAIN) else None,
         free=_FREE if visit.offers(_FREE) else None,
+        take=_TAKE.suggesting("job", [one.holder for one in shown.holds if one.kind == "job"])
+        if visit.offers(_TAKE)
+        else None,
     )
 
 
