@@ -223,7 +223,7 @@ def test_an_address_that_is_not_permitted_any_more_is_refused_at_each_attempt(tm
             node.cancels_one()
             eventually(lambda: [one["state"] for one in node.deliveries()] == ["scheduled"], "the attempt has failed")
             (delivery,) = node.deliveries()
-            assert "webhooks may not be sent to" in node.call("jobs.show", handle=delivery["handle"])["error"]
+            assert "nothing may be sent" in node.call("jobs.show", handle=delivery["handle"])["error"]
         assert receiver.messages == []
 
 

@@ -26,6 +26,19 @@ class Answer(NamedTuple):
         return 200 <= self.status < 300
 
 
+class Reply(NamedTuple):
+    """The answer to a request, with its body."""
+
+    status: int
+    seconds: float
+    retry_after: str
+    location: str
+    """The header ``Location``, which may be a stranger's; empty if there was none, or if it is not printable ASCII."""
+    body: bytes
+    is_whole: bool
+    """Whether the body is all that was sent: it was not late, too long or cut off."""
+
+
 class Cause(StrEnum):
     """The step of an attempt that failed."""
 

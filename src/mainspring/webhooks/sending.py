@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import h11
 
 from mainspring.errors import UsageError
-from mainspring.webhooks.answer import Answer, Cause, SendError
+from mainspring.webhooks.answer import Answer, Cause, Reply, SendError
 from mainspring.webhooks.targets import PUBLIC, check_addresses
 
 if TYPE_CHECKING:
@@ -72,9 +72,9 @@ _MOST_ADDRESSES: Final = 4
 def check_headers(headers: Mapping[str, str]) -> None:
     """Raise UsageError for headers that a webhook must not have. The error does not repeat values: they may be secrets."""
     if len(headers) > MOST_HEADERS:
-        raise UsageError(f"a webhook has at most {MOST_HEADERS} headers")
+        raise UsageError(f"a message has at most {MOST_HEADERS} headers")
     if len({name.lower() for name in headers}) < len(headers):
-        raise UsageError("a webhook has each header once")
+        raise UsageError("a message has each header once")
     for name, value in headers.items():
         if not _HEADER_NAME.fullmatch(name.lower()):
             raise UsageError("the name of a header has 1 to 64 letters, digits and dashes")
@@ -172,7 +172,7 @@ class Sender:
     async def check(self, target: Target) -> tuple[Address, ...]:
         """Return the addresses of a target, all of them permitted. Raises SendError."""
         if not self._policy.permits_port(target.port):
-            raise SendError(Cause.REFUSED, f"webhooks may not be sent to port {target.port}")
+            raise SendError(Cause.REFUSED, f"nothing may be sent to port {target.port}")
         try:
             texts = [target.host] if target.address else await self._resolve(target.host, target.port)
         except (OSError, UnicodeError):
@@ -188,10 +188,23 @@ class Sender:
         ``headers`` have the type of the content and the signature. Once the status has arrived it counts, also if the rest of
         the answer is late, too long or malformed. A redirect is an answer like others. Each call has a connection of its own.
         """
+        exchange, seconds = await self._run("POST", target, headers, body)
+        return Answer(exchange.status, seconds, exchange.retry_after, exchange.excerpt)
+
+    async def request(self, method: str, target: Target, headers: Mapping[str, str], body: bytes) -> Reply:
+        """Send a request of any method, and return the answer, as `send` does, with the first bytes of its body."""
+        exchange, seconds = await self._run(method, target, headers, body)
+        return Reply(
+            exchange.status, seconds, exchange.retry_after, exchange.location, exchange.kept, exchange.is_whole
+        )
+
+    async def _run(
+        self, method: str, target: Target, headers: Mapping[str, str], body: bytes
+    ) -> tuple[Exchange, float]:
         check_headers(headers)
         loop = asyncio.get_running_loop()
         start = loop.time()
-        exchange = Exchange(target, headers, body, self._limits)
+        exchange = Exchange(target, headers, body, self._limits, method)
         try:
             async with asyncio.timeout(self._limits.total):
                 await self._exchange(target, exchange)
@@ -202,7 +215,7 @@ class Sender:
         except SendError as error:
             error.seconds = loop.time() - start
             raise
-        return Answer(exchange.status, loop.time() - start, exchange.retry_after, exchange.excerpt)
+        return exchange, loop.time() - start
 
     async def _exchange(self, target: Target, exchange: Exchange) -> None:
         reader, writer = await self._connect(target, await self.check(target))
@@ -252,12 +265,14 @@ def _failure_of(error: OSError, target: Target, limits: Limits) -> SendError:
 class Exchange:
     """HTTP of one attempt, without its input and output: the request as bytes, and what of the answer is kept."""
 
-    def __init__(self, target: Target, headers: Mapping[str, str], body: bytes, limits: Limits) -> None:
+    def __init__(
+        self, target: Target, headers: Mapping[str, str], body: bytes, limits: Limits, method: str = "POST"
+    ) -> None:
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=limits.answer)
         own = {"host": target.authority, "content-length": str(len(body)), "connection": "close"}
         defaults = {"user-agent": "Mainspring", "accept": "*/*", "accept-encoding": "identity"}
         fields = own | defaults | {name.lower(): value for name, value in headers.items()}
-        request = h11.Request(method="POST", target=target.path, headers=list(fields.items()))
+        request = h11.Request(method=method, target=target.path, headers=list(fields.items()))
         parts = [self._http.send(one) for one in (request, h11.Data(data=body), h11.EndOfMessage())]
         self.request = b"".join(part for part in parts if part)
         """The bytes to send."""
@@ -266,8 +281,16 @@ class Exchange:
         self.status = 0
         """The status of the answer; 0 before it has arrived."""
         self.retry_after = ""
+        self.location = ""
+        self.is_whole = False
+        """Whether all of the answer has arrived."""
         self._kept = bytearray()
         self._keep = limits.excerpt
+
+    @property
+    def kept(self) -> bytes:
+        """The first bytes of the answer's body."""
+        return bytes(self._kept)
 
     @property
     def excerpt(self) -> str:
@@ -298,9 +321,13 @@ class Exchange:
             event = self._http.next_event()
             if isinstance(event, h11.Response):
                 self.status = event.status_code
-                found = dict(event.headers).get(b"retry-after", b"")
+                answered = dict(event.headers)
+                location = answered.get(b"location", b"").decode("latin-1")
+                self.location = location if location.isascii() and location.isprintable() else ""
+                found = answered.get(b"retry-after", b"")
                 self.retry_after = found.decode("latin-1") if len(found) <= _LONGEST_RETRY_AFTER else ""
             elif isinstance(event, h11.Data):
                 self._kept += event.data[: self._keep - len(self._kept)]
             elif not isinstance(event, h11.InformationalResponse):
+                self.is_whole = isinstance(event, h11.EndOfMessage)
                 return event is not h11.NEED_DATA

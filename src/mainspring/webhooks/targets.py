@@ -96,26 +96,26 @@ def parse_target(url: str, policy: Policy = PUBLIC) -> Target:
     Addresses are checked when they are known: a name's after its resolution, an address in the URL by `check_addresses` as well.
     """
     if len(url) > LONGEST_URL:
-        raise UsageError(f"the URL of a webhook has at most {LONGEST_URL:,} characters")
+        raise UsageError(f"the URL has at most {LONGEST_URL:,} characters")
     if not _URL.fullmatch(url) or "\\" in url:
         raise UsageError(
-            "the URL of a webhook has no spaces, backslashes, control characters or characters beyond ASCII: "
+            "the URL has no spaces, backslashes, control characters or characters beyond ASCII: "
             "write other names of hosts with xn--, and other characters with %"
         )
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise UsageError("the URL of a webhook cannot be read") from None
+        raise UsageError("the URL cannot be read") from None
     if parts.scheme not in PORTS or not parts.netloc:
-        raise UsageError("the URL of a webhook begins with https:// or http:// and a host")
+        raise UsageError("the URL begins with https:// or http:// and a host")
     if "@" in parts.netloc:
-        raise UsageError("the URL of a webhook has no user and no password: use a header, or verify the signature")
+        raise UsageError("the URL has no user and no password: use a header, or verify the signature")
     if "#" in url:
-        raise UsageError("the URL of a webhook has no fragment (#…): it would not be sent")
+        raise UsageError("the URL has no fragment (#…): it would not be sent")
     host, port = _split(parts.netloc.lower())
     number = PORTS[parts.scheme] if port is None else port
     if not policy.permits_port(number):
-        raise UsageError(f"webhooks may not be sent to port {number}: the node's settings permit others")
+        raise UsageError(f"nothing may be sent to port {number}: the settings permit others")
     query = f"?{parts.query}" if "?" in url else ""
     return Target(parts.scheme, host, number, f"{parts.path or '/'}{query}")
 
@@ -126,7 +126,7 @@ def _split(authority: str) -> tuple[str, int | None]:
         inside, bracket, rest = authority[1:].partition("]")
         host = _literal(inside) if bracket and "%" not in inside else None
         if not isinstance(host, IPv6Address) or (rest and not rest.startswith(":")):
-            raise UsageError("the brackets in the URL of a webhook have an IPv6 address, without a zone")
+            raise UsageError("the brackets in the URL have an IPv6 address, without a zone")
         return str(host), _port(rest[1:]) if rest else None
     name, colon, digits = authority.partition(":")
     return _host(name.removesuffix(".")), _port(digits) if colon else None
@@ -134,7 +134,7 @@ def _split(authority: str) -> tuple[str, int | None]:
 
 def _port(digits: str) -> int:
     if not _PORT.fullmatch(digits) or not 0 < int(digits) < 2**16:
-        raise UsageError("the port in the URL of a webhook is a number from 1 to 65535")
+        raise UsageError("the port in the URL is a number from 1 to 65535")
     return int(digits)
 
 
@@ -142,12 +142,10 @@ def _host(name: str) -> str:
     if _NUMBER.fullmatch(name.rpartition(".")[2]):
         address = _literal(name)
         if not isinstance(address, IPv4Address):
-            raise UsageError(
-                "an IPv4 address in the URL of a webhook is written as four decimal numbers, such as 203.0.113.9"
-            )
+            raise UsageError("an IPv4 address in the URL is written as four decimal numbers, such as 203.0.113.9")
         return str(address)
     if not _NAME.fullmatch(name):
-        raise UsageError("the host in the URL of a webhook is no valid name")
+        raise UsageError("the host in the URL is no valid name")
     return name
 
 
@@ -224,7 +222,7 @@ def _is_metadata(address: Address) -> bool:
 
 
 def refusal(address: Address, allowed: Collection[Network] = ()) -> str:
-    """Return why webhooks may not be sent to an address, such as ``private``; empty if they may.
+    """Return why nothing may be sent to an address, such as ``private``; empty if it may.
 
     ``allowed`` are networks that are permitted although they are not public. An IPv4 address inside of an IPv6 address is
     judged as what it is: the system connects to that of ``::ffff:0:0/96`` by IPv4, and a translator to that of ``64:ff9b::/96``.
@@ -261,5 +259,5 @@ def check_addresses(texts: Iterable[str], policy: Policy = PUBLIC) -> tuple[Addr
     for one in addresses:
         kind = refusal(one, policy.allowed)
         if kind:
-            raise UsageError(f"the host has an address that webhooks may not be sent to: it is {kind}")
+            raise UsageError(f"the host has an address to which nothing may be sent: it is {kind}")
     return addresses

@@ -70,7 +70,7 @@ class Receivers:
 
     async def check(self, target: Receiver) -> None:
         if target.host in self.refused:
-            raise SendError(Cause.REFUSED, "the host has an address that webhooks may not be sent to: it is private")
+            raise SendError(Cause.REFUSED, "the host has an address to which nothing may be sent: it is private")
         if target.host == "unknown.example":
             raise SendError(Cause.HOST, "the host unknown.example has no address, or its name server fails")
 

@@ -56,7 +56,7 @@ class Receivers:
 
     async def check(self, target: Receiver) -> None:
         if target.host in self.refused:
-            raise SendError(Cause.REFUSED, "the host has an address that webhooks may not be sent to: it is private")
+            raise SendError(Cause.REFUSED, "the host has an address to which nothing may be sent: it is private")
 
     async def send(self, target: Receiver, headers: Mapping[str, str], body: bytes) -> Answer:
         check_headers(headers)

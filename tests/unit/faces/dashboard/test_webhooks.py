@@ -41,7 +41,7 @@ def test_a_refused_form_is_shown_with_the_reason() -> None:
     async def test() -> None:
         async with browsing() as (browser, _):
             for values, reason in (
-                ({"url": "http://10.0.0.1/"}, "an address that webhooks may not be sent to"),
+                ({"url": "http://10.0.0.1/"}, "an address to which nothing may be sent"),
                 ({"types": "no.such"}, "names no type of event"),
                 ({"types": ""}, "Types of events is missing"),
             ):
