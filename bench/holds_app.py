@@ -22,6 +22,8 @@ app = App(name="holds")  # the server is in MAINSPRING_SERVER
 licences = app.resource("licence", total=int(os.environ.get("SLOTS", "1000")))
 WAITING = 1000
 TIMEOUT = 60.0
+POLL_SECONDS = 0.02
+"""Each look at the number of jobs visits those in the node's memory."""
 
 
 @app.task(uses={licences: 1})
@@ -54,7 +56,7 @@ def main() -> None:
         while (left := counts(server, name).jobs) > WAITING:
             if time.perf_counter() - begun > TIMEOUT:
                 raise TimeoutError(f"after {TIMEOUT:.0f} s {left} jobs are left")
-            time.sleep(0.005)
+            time.sleep(POLL_SECONDS)
         seconds, ended = time.perf_counter() - begun, first - left
         each = {f"{process}_us": round((now - used[process]) / ended * 1e6, 1) for process, now in _used().items()}
     print(json.dumps({"seconds": seconds, "ended": ended, "rate": ended / seconds, **each}))

@@ -46,10 +46,10 @@ class _Batch:
         """By id, in the order of the requests."""
         self.requests: list[Request] = []
         self.given_back: list[tuple[Holder, int]] = []
-        self.repeated: set[str] = set()
-        """The resources about which the node has repeated all questions in it."""
         self.queues: dict[FunctionQueue, None] = {}
         """The functions whose jobs give something back: others of them may have tokens now."""
+        self.repeated: set[str] = set()
+        """The resources about which the node has repeated all questions in it."""
         self.operation = AskHolds(self.requests, now_us, self.given_back)
 
 
@@ -77,6 +77,8 @@ class HoldRequests:
         """By id, the jobs that have their slots."""
         self._queues: dict[FunctionQueue, float] = {}
         """The functions that use resources, with the time since which jobs with slots have waited there for a worker; 0: none."""
+        self._lines_of: dict[FunctionQueue, tuple[tuple[Line, ...], tuple[Line, ...]]] = {}
+        """The resources that a function uses, and the same lines with the keys of their names."""
         self._open: _Batch | None = None
         self._unreturned: list[tuple[Holder, int]] = []
         """Slots that could not be given back."""
@@ -119,10 +121,7 @@ class HoldRequests:
     def _ask(self, held: Held, admission: AdmissionQueue[Held]) -> None:
         """Ask for a job's slots; with the same turn if it has asked before."""
         if held.slots is None:
-            job, namespace = held.job, namespace_of(held.job.function)
-            lines = tuple(
-                Line(key_of_text(namespace, line.resource), line.units, line.labels) for line in admission.limits.uses
-            )
+            job, lines = held.job, self._lines(held.queue, admission.limits.uses)
             self._turns += 1
             holder = Holder(HolderKind.LEASE, job.id, self._table.term)
             since_us = max(job.created_us, job.due_us)
@@ -131,6 +130,15 @@ class HoldRequests:
         if held.job.id not in batch.jobs:
             batch.jobs[held.job.id] = held
             batch.requests.append(held.slots.request)
+
+    def _lines(self, queue: FunctionQueue, uses: tuple[Line, ...]) -> tuple[Line, ...]:
+        """Return what a job of a function asks for, with the keys of the resources."""
+        found = self._lines_of.get(queue)
+        if found is None or found[0] is not uses:
+            namespace = namespace_of(queue.name)
+            lines = tuple(Line(key_of_text(namespace, line.resource), line.units, line.labels) for line in uses)
+            found = self._lines_of[queue] = uses, lines
+        return found[1]
 
     def _batch(self) -> _Batch:
         batch = self._open
@@ -175,10 +183,6 @@ class HoldRequests:
             self._unreturned += batch.given_back
 
     def _ask_again(self, names: Collection[str]) -> None:
-        names = {*names} - self._batch().repeated
-        if not names:
-            return
-        self._batch().repeated |= names
         for held, admission in list(self._awaiting()):
             if held.slots is not None and any(line.resource in names for line in held.slots.request.lines):
                 self._ask(held, admission)
@@ -200,7 +204,10 @@ class HoldRequests:
         batch = self._batch()
         batch.given_back.append((slots.request.holder, slots.request.turn))
         batch.queues[held.queue] = None
-        self._ask_again({line.resource for line in slots.request.lines})
+        names = [line.resource for line in slots.request.lines if line.resource not in batch.repeated]
+        if names:
+            batch.repeated.update(names)
+            self._ask_again(names)
 
     def hint(self, queue: FunctionQueue) -> None:
         """Repeat a function's questions: another node has announced that slots are free."""
@@ -235,6 +242,7 @@ class HoldRequests:
         admission = queue.admission
         if admission is None or not (admission.equipped or admission.awaiting or admission.limits.uses):
             del self._queues[queue]
+            self._lines_of.pop(queue, None)
         elif not admission.equipped or queue.places():
             self._queues[queue] = 0.0
         elif not self._queues[queue]:

@@ -8,6 +8,7 @@ may lease it again under the same term, so it gives the job's slots back in the 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
@@ -214,7 +215,7 @@ class HoldTables(Protocol):
     """The rows of resources in a transaction."""
 
     async def held_by(self, holders: Collection[Holder]) -> Collection[str]:
-        """Return the keys of the resources whose slots holders have, or wait for."""
+        """Return the keys of the resources whose slots holders have, or wait for; there may be more of these."""
 
     async def lock(self, names: Sequence[str]) -> None:
         """Lock resources, which come in order, whether or not they are defined. Later statements see what is committed then."""
@@ -363,18 +364,19 @@ async def _numbered(
     tables: HoldTables, granted: Sequence[tuple[Request, Granted]], now_us: int
 ) -> list[tuple[Hold, ...]]:
     """Return the holds of each grant, with their numbers."""
-    grants = Counter(name for _, units in granted for name in {name for name, _ in units})
-    if not grants:
+    if not granted:
         return []
+    names = [{name for name, _ in units} for _, units in granted]
+    grants = Counter(chain.from_iterable(names))
     numbers = {name: number - grants[name] for name, number in (await tables.number(grants)).items()}
     held = []
-    for one, units in granted:
-        for name in {name for name, _ in units}:
+    for (one, units), resources in zip(granted, names, strict=True):
+        for name in resources:
             numbers[name] += 1
-        holds = (
+        holds = [
             Hold(name, item, one.holder, one.turn, number, numbers[name], now_us, one.until_us)
             for (name, item), number in sorted(units.items())
-        )
+        ]
         held.append((*holds,))
     return held
 

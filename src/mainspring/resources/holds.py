@@ -143,7 +143,7 @@ class Allotment(NamedTuple):
     """The resources whose slots are missing."""
 
 
-def allot(resources: Mapping[str, Resource], free: Mapping[str, Mapping[str, int]], lines: Iterable[Line]) -> Allotment:
+def allot(resources: Mapping[str, Resource], free: Mapping[str, Mapping[str, int]], lines: Sequence[Line]) -> Allotment:
     """Return as many of the slots that lines ask for as are free.
 
     ``free`` has the slots by resource and item. Items with the fewest labels go first, so that the others stay for those that
@@ -157,24 +157,20 @@ def allot(resources: Mapping[str, Resource], free: Mapping[str, Mapping[str, int
     for name, wanted in of_resource.items():
         resource = resources.get(name)
         items = () if resource is None else resource.items
-        if len(items) == 1:
-            total, missing = _of_one_item(items[0], free.get(name, {}), wanted)
-        else:
-            found = _Matching(items, free.get(name, {}), wanted)
-            total, missing = found.total(), found.missing
-        if missing:
+        if len(items) == 1 and len(wanted) == 1 and not wanted[0].labels:  # most requests: no choice
+            item, need = items[0].name, wanted[0].units
+            number = min(need, max(free.get(name, {}).get(item, 0), 0))
+            if number:
+                units[name, item] = number
+            if number < need:
+                lacking.append(name)
+            continue
+        found = _Matching(items, free.get(name, {}), wanted)
+        if found.missing:
             lacking.append(name)
-        for item, number in total.items():
+        for item, number in found.total().items():
             units[name, item] = number
-    return Allotment(units, tuple(lacking))
-
-
-def _of_one_item(item: Item, free: Mapping[str, int], lines: Iterable[Line]) -> tuple[dict[str, int], int]:
-    """Return the slots of a resource with one item for lines, and the number of those that are missing."""
-    wanted = sum(line.units for line in lines)
-    fitting = sum(line.units for line in lines if not line.labels or {*line.labels} <= {*item.labels})
-    number = min(fitting, max(free.get(item.name, 0), 0))
-    return {item.name: number} if number else {}, wanted - number
+    return Allotment(units, (*lacking,))
 
 
 class _Matching:
@@ -285,9 +281,9 @@ def decide(
             verdicts[holder] = found.units
         for (name, item), number in found.units.items():
             free[name][item] -= number
-        for name in {line.resource for line in lines}:
-            first = before.setdefault(name, [])
-            if len(first) < SHOWN:
+        for line in lines:
+            first = before.setdefault(line.resource, [])
+            if len(first) < SHOWN and holder not in first[-1:]:
                 first.append(holder)
     return verdicts
 

@@ -1,6 +1,6 @@
 -- A job that nobody holds has no term. The state would lead to the index of held jobs.
 -- name: leased
-SELECT id, term FROM jobs WHERE id {among($1)} AND term <> 0;
+SELECT id FROM jobs WHERE id {among($1)} AND term = $2 AND term <> 0;
 
 -- name: lock_resources
 SELECT FROM resource_locks WHERE number = ANY (ARRAY(

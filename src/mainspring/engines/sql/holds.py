@@ -45,8 +45,7 @@ class HoldRows:
     async def held_by(self, holders: Collection[Holder]) -> Collection[str]:
         if not holders:
             return ()
-        found = await self._sql.fetch("held_by", self._sql.among({holder.id for holder in holders}))
-        return {name for name, *holder in found if Holder(*holder) in holders}
+        return {name for (name,) in await self._sql.fetch("held_by", self._sql.among({one.id for one in holders}))}
 
     async def definitions(self, names: Collection[str]) -> Mapping[str, StoredResource]:
         found = await self._sql.fetch("resources_among", self._sql.among(names))
@@ -57,9 +56,14 @@ class HoldRows:
         return {(Holder(*row[:3]), row[3]) for row in map(tuple, found)}
 
     async def leased(self, holders: Collection[Holder]) -> Collection[Holder]:
-        found = await self._sql.fetch("leased", self._sql.among({holder.id for holder in holders}))
-        terms = dict(found)
-        return {holder for holder in holders if terms.get(holder.id) == holder.term}
+        by_term: dict[int, dict[int, Holder]] = {}
+        for one in holders:
+            by_term.setdefault(one.term, {})[one.id] = one
+        return {
+            ids[job_id]
+            for term, ids in by_term.items()
+            for (job_id,) in await self._sql.fetch("leased", self._sql.among(ids), term)
+        }
 
     async def holds(self, names: Collection[str]) -> Sequence[Hold]:
         found = await self._sql.fetch("holds", self._sql.among(names))

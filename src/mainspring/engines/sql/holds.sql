@@ -28,10 +28,8 @@ INSERT INTO holds (resource, item, kind, holder, term, turn, units, number, sinc
 INSERT INTO requests (resource, kind, holder, term, turn, priority, since_us, until_us, function, lines)
 {rows(text, smallint, bigint, bigint, bigint, smallint, bigint, bigint, bytea, bytea)};
 
--- Of a holder: its kind, id and term.
 -- name: held_by
-SELECT resource, kind, holder, term FROM holds WHERE holder {among($1)}
-UNION ALL SELECT resource, kind, holder, term FROM requests WHERE holder {among($1)};
+SELECT resource FROM holds WHERE holder {among($1)} UNION SELECT resource FROM requests WHERE holder {among($1)};
 
 -- name: turns_of
 SELECT DISTINCT kind, holder, term, turn FROM holds WHERE holder {among($1)};

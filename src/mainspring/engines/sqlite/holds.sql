@@ -1,5 +1,5 @@
 -- name: leased
-SELECT id, term FROM jobs WHERE id {among($1)} AND state IN ({leased}, {running});
+SELECT id FROM jobs WHERE id {among($1)} AND term = $2 AND state IN ({leased}, {running});
 
 -- name: delete_hold
 DELETE FROM holds WHERE resource = $1 AND item = $2 AND kind = $3 AND holder = $4 AND term = $5;
