@@ -299,6 +299,7 @@ class App(AppClient):
         rate_per_key: Rate | None = None,
         concurrency_key: Key = "",
         uses: Uses | None = None,
+        uses_timeout: Duration | None = None,
         schedule_to_start: Duration | None = None,
         schedule_to_close: Duration | None = None,
         cancel: CancelMode | None = None,
@@ -331,6 +332,7 @@ class App(AppClient):
         rate_per_key: Rate | None = None,
         concurrency_key: Key = "",
         uses: Uses | None = None,
+        uses_timeout: Duration | None = None,
         schedule_to_start: Duration | None = None,
         schedule_to_close: Duration | None = None,
         cancel: CancelMode | None = None,
@@ -352,6 +354,7 @@ class App(AppClient):
 
         With ``uses``, such as ``{licences: 2, printers["colour"]: 1}``, a job does not start before it has all these slots of
         resources (`resource`), and has them until its attempt ends. ``current_job().resource(printers)`` says which.
+        A job that has waited for ``uses_timeout`` since it was due fails for good, with an error that names what it lacked.
 
         The server keeps the arguments of a job that has succeeded if they have at most ``keep_arguments`` bytes, by default
         1,024; 0 for none. Settings of the server may limit it.
@@ -395,7 +398,7 @@ class App(AppClient):
             }
         )
         used, resources = uses_of(uses or {})
-        limits = build_limits(concurrency, concurrency_per_key, rate, rate_per_key, used)
+        limits = build_limits(concurrency, concurrency_per_key, rate, rate_per_key, used, uses_timeout)
         if keep_arguments is not None:
             check_whole(keep_arguments, "keep_arguments", 0, MAX_KEPT_ARGUMENTS)
         kept = Kept(keep_arguments, kept_seconds(keep_result), ignores_result=ignore_result)

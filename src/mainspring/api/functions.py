@@ -56,6 +56,8 @@ class FunctionInfo(msgspec.Struct):
     deadline: float | None = None
     uses: list[UseSpec] | None = None
     """The slots of shared resources that each job has while it runs."""
+    uses_timeout: float | None = None
+    """Seconds for which a job may wait for them."""
 
 
 class Registration(msgspec.Struct):

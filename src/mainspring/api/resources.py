@@ -65,12 +65,17 @@ class WaitInfo(msgspec.Struct):
     """A request that waits, in the order of all."""
 
     holder: str
+    kind: str
+    """As of a hold."""
     function: str
+    """Empty for a person."""
     priority: str
     units: int
     """Of this resource."""
     labels: list[str]
     since: str | None
+    until: str | None
+    """When the wait is over; None: it has no limit."""
     lacks: list[str]
     """The resources whose slots it lacks; none: its node is about to take them."""
     behind: list[str]
@@ -148,7 +153,7 @@ class DrainResource(Request[ResourceInfo]):
 
 
 class HoldResource(Request[HoldInfo]):
-    """Hold slots of a resource for a time, if they are free and no job waits for them."""
+    """Hold slots of a resource for a time, if they are free and no job waits for them; or once they are."""
 
     permission = Permission.OPERATE
     requires = Feature.LIMITS
@@ -156,13 +161,17 @@ class HoldResource(Request[HoldInfo]):
     call = "resources.hold"
     http = post(
         "resources/{name}/hold",
-        problems=(Code.RESOURCE_NOT_FOUND, Code.CONFLICT),
+        problems=(Code.RESOURCE_NOT_FOUND, Code.CONFLICT, Code.TOO_MANY_WAITS),
         example={"units": 1, "labels": ["colour"], "duration": 3600.0},
     )
     name: ResourceName
     duration: Annotated[Seconds, described("For how long, at most 30 days.", "--for")]
     units: Annotated[Whole, described("The number of slots.")] = 1
     labels: Annotated[LabelTuple, about("The labels that each item must have.")] = ()
+    wait: Annotated[
+        Seconds,
+        described("For how long to wait for them, at most an hour; like a job of high priority that is due now."),
+    ] = 0.0
     reason: Annotated[Reason, described("Why, for the audit.")] = ""
 
 

@@ -25,7 +25,19 @@ if TYPE_CHECKING:
 
 COLUMNS = ("name", "slots", "held", "waiting", "items", "source")
 HOLD_COLUMNS = ("holder", "kind", "item", "units", "number", "since", "until")
-WAIT_COLUMNS = ("holder", "function", "priority", "units", "labels", "since", "lacks", "behind", "note")
+WAIT_COLUMNS = (
+    "holder",
+    "kind",
+    "function",
+    "priority",
+    "units",
+    "labels",
+    "since",
+    "until",
+    "lacks",
+    "behind",
+    "note",
+)
 
 Name = Annotated[str, Parameter(help="The resource's name.")]
 Items = Annotated[
@@ -119,8 +131,12 @@ def hold(
 ) -> int:
     """Hold slots of a resource for a time, for work outside of jobs. They must be free, and no job may wait for them.
 
+    With --wait, the command waits for them, like a job of high priority that is due now. The time of the hold begins when it
+    has them.
+
     EXAMPLES
       mainspring resources hold licence --for 1h --units 2
+      mainspring resources hold licence --for 1h --wait 5m
 
     EXIT CODES
       0 held, 1 too few free slots, 3 no server, 4 no such resource

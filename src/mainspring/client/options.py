@@ -291,6 +291,7 @@ def build_limits(
     rate: Rate | None,
     rate_per_key: Rate | None,
     uses: list[UseSpec] | None = None,
+    uses_timeout: Duration | None = None,
 ) -> Limits:
     """Check a task's limits and return them.  Raises UsageError, which names the wrong limit."""
     for name, number in (("concurrency", concurrency), ("concurrency_per_key", concurrency_per_key)):
@@ -305,6 +306,7 @@ def build_limits(
         None if rate is None else rate.spec(),
         None if rate_per_key is None else rate_per_key.spec(),
         uses,
+        None if uses_timeout is None else seconds(uses_timeout, "uses_timeout"),
     )
     return limits_of(spec)
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
     from mainspring.jobs.table import Context
     from mainspring.jobs.token_grants import GrantedAccounts
+    from mainspring.resources.holds import Waits
     from mainspring.turns_of_loop import Timer
 
 RECHECK: Final = 60.0
@@ -222,7 +223,7 @@ class Assigner:
     ``begin`` is called if jobs wait that stand for runs, ``give_back`` if no worker here can run a function's jobs soon,
     ``release`` with a job whose key's tokens other nodes hold, and ``hand_back`` if stored jobs have come to a paused node.
     ``refused`` settles a claimed job that may not be handed out any more, and returns whether it did. ``keep`` stores a
-    foreground job, and then calls a function. If the store is shared,
+    foreground job, and then calls a function. ``denied`` ends a job that has waited too long for resources. On a shared store
     ``withheld`` returns whether a claimed foreground job is held back, because its last client here has left; ``leased`` are
     the granted tokens of limits, and ``share`` returns this node's quota of a function's jobs, if there is one.
     """
@@ -238,6 +239,7 @@ class Assigner:
         hand_back: Callable[[], None],
         refused: Callable[[Held], bool],
         keep: Callable[[Held, Callable[[], None]], None],
+        denied: Callable[[Held, Waits], None],
         withheld: Callable[[Held], bool] | None = None,
         leased: GrantedAccounts | None = None,
         share: Callable[[FunctionQueue], ClaimQuota] | None = None,
@@ -255,7 +257,7 @@ class Assigner:
         """Times and timers of queues that are served again because time lets more of their jobs start."""
         self.suspects = Suspects(context, self._serve_or_give_back)
         self.isolation = IsolationQueue(context.dispatch, self.serve)
-        self.hold_requests = HoldRequests(context, self.serve, release, keep)
+        self.hold_requests = HoldRequests(context, self.serve, release, keep, denied)
         self.token_grants = None
         if leased is not None:
             self.token_grants = TokenGrants(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.clock import to_us
 from mainspring.errors import StoreBrokenError, StoreFencedError
+from mainspring.jobs import rules
 from mainspring.jobs.admission import UNBOUNDED
 from mainspring.jobs.held import Slots
 from mainspring.namespaces import key_of_text, namespace_of
@@ -57,7 +58,7 @@ class HoldRequests:
     """Asks for slots, and gives them back.
 
     ``serve`` hands out the jobs that have their slots. ``release`` gives a job back to the store. ``keep`` stores a foreground
-    job, and then calls a function: holds belong to stored jobs.
+    job, and then calls a function: holds belong to stored jobs. ``denied`` ends a job that has waited too long.
     """
 
     def __init__(
@@ -66,12 +67,14 @@ class HoldRequests:
         serve: Callable[[FunctionQueue], None],
         release: Callable[[Held], None],
         keep: Callable[[Held, Callable[[], None]], None],
+        denied: Callable[[Held, Waits], None],
     ) -> None:
         self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
         self._clock = context.clock
         self._serve = serve
         self._release = release
         self._keep = keep
+        self._denied = denied
         self._turns = 0
         self.granted: dict[int, Held] = {}
         """By id, the jobs that have their slots."""
@@ -124,8 +127,11 @@ class HoldRequests:
             job, lines = held.job, self._lines(held.queue, admission.limits.uses)
             self._turns += 1
             holder = Holder(HolderKind.LEASE, job.id, self._table.term)
-            since_us = max(job.created_us, job.due_us)
-            held.slots = Slots(Request(holder, self._turns, lines, job.priority, since_us, job.function))
+            since_us, limit_us = max(job.created_us, job.due_us), admission.limits.uses_timeout_us
+            if limit_us:
+                limit_us += rules.waits_since_us(job, to_us(self._clock.wall()))
+            request = Request(holder, self._turns, lines, job.priority, since_us, job.function, limit_us=limit_us)
+            held.slots = Slots(request)
         batch = self._batch()
         if held.job.id not in batch.jobs:
             batch.jobs[held.job.id] = held
@@ -170,6 +176,8 @@ class HoldRequests:
                 slots.waits = answer
                 if admission is not None:
                     short[admission] = held.queue
+                if answer.over:
+                    self._denied(held, answer)
         for admission in granted:
             admission.most_awaiting = min(2 * admission.most_awaiting, UNBOUNDED)
         for admission, queue in short.items():  # about as many as may end at the same time

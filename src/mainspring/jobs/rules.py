@@ -318,6 +318,13 @@ def was_tried(job: Job) -> bool:
     return job.attempt > 0 or job.suspects >= WORKER_LOST
 
 
+def waits_since_us(job: Job, now_us: int) -> int:
+    """Return since when a job has waited: its due time, or ``now_us`` if it has run since then, and nobody knows until when."""
+    if job.due_us > max(job.created_us, job.started_us):
+        return job.due_us
+    return now_us if was_tried(job) or job.started_us else job.created_us
+
+
 def may_kill_nodes(job: Job) -> bool:
     """Return whether a job may be the cause of its lost nodes."""
     return job.suspects % WORKER_LOST >= SUSPECTS_ALONE

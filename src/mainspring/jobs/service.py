@@ -34,6 +34,8 @@ from mainspring.jobs.table import Context, JobTable, Listeners, Uniques
 from mainspring.jobs.token_grants import GrantedAccounts
 from mainspring.jobs.user_data import ArgumentRules
 from mainspring.loop_shares import LoopShares
+from mainspring.namespaces import split_text
+from mainspring.resources import holds
 from mainspring.resources.service import Resources
 from mainspring.storage.reads import SetAside
 from mainspring.turns_of_loop import LongWork, Timers
@@ -132,6 +134,7 @@ class JobService:
             hand_back=self.hand_back,
             refused=self._refused,
             keep=self._keep,
+            denied=self._denied,
             withheld=None if alone else self._withheld,
             leased=leased,
             share=None if shared is None else shared.share,
@@ -343,6 +346,17 @@ class JobService:
 
     def _expired(self, held: Held) -> None:
         self.settling.expired(held)
+
+    def _denied(self, held: Held, waits: holds.Waits) -> None:
+        lacking = ", ".join(split_text(name)[1] for name in waits.lacking)
+        behind = ", ".join(
+            str(one.id) if one.kind == holds.HolderKind.PERSON else self.handles.of(one.id).decode()
+            for one in waits.behind
+        )
+        why = f"the job has waited too long for slots of {lacking}"
+        if waits.impossible:
+            why += ", which has fewer than it needs"
+        self.settling.denied(held, f"{why}; before it were {behind}" if behind else why)
 
     def _timed_out(self, held: Held, timeout: float, requeue: bool) -> None:
         self.settling.timed_out(held, timeout, requeue)

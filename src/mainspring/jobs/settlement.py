@@ -20,7 +20,7 @@ from mainspring.jobs.held import LOST, SILENT
 from mainspring.jobs.lateness import is_dated
 from mainspring.jobs.model import UNREADABLE_JOB, UNREADABLE_OPTIONS, Job, State, failure
 from mainspring.jobs.owners import owner
-from mainspring.jobs.rules import Event, Outcome, Settlement
+from mainspring.jobs.rules import GIVES_BACK, Event, Outcome, Settlement
 from mainspring.jobs.settlement_records import PendingSettlement, settlements_of
 from mainspring.jobs.store import Find, Settle
 from mainspring.quantities import format_duration
@@ -163,6 +163,12 @@ class Settling:
         if held.worker is not None:
             _note_attempt(held, settlement, Outcome.CANCELLED, now_us, _waited_us(held))
         return settlement
+
+    def denied(self, held: Held, why: str) -> None:
+        """Settle a job that has waited too long for its slots of resources. That was no attempt, so none follows."""
+        now_us = round(self._clock.wall() * 1_000_000)
+        error = failure("ResourceTimeout", why)
+        self._end(held, Settlement(held.job, Event.FAIL, held.job.attempt, ended_us=now_us, error=error), None, None)
 
     def without_slots(self, held: Held, why: str, batch: SettleBatch | None = None, *, cancel: bool = False) -> None:
         """Settle a stored job that has lost its slots of resources, and stop its attempt, which is not counted.
@@ -408,6 +414,8 @@ class Ends:
         """Release a stored job before it is settled."""
         job, worker = held.job, held.worker
         options = job.options
+        if held.slots is not None and settlement.event in GIVES_BACK and not settlement.started_us:
+            settlement.started_us = held.started_us  # so that its next wait has the whole time
         if (
             settlement.event is _SUCCEED
             and settlement.counted == 1

@@ -134,7 +134,7 @@ class Got(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The answer to a request of a holder that is none, because its lease or run has ended."""
+    """The answer to a request of a holder that is none: its lease or run has ended, or the request is given back already."""
 
 
 REFUSED: Final = Refused()
@@ -250,14 +250,15 @@ class HoldTables(Protocol):
 
 async def ask(tables: HoldTables, operations: Sequence[AskHolds]) -> list[Asked]:
     """Run the operations of a group: lock their resources and those of the requests beside them, and decide once."""
-    asked = {one.holder: one for operation in operations for one in operation.requests}
     returned = {one for operation in operations for one in operation.given_back}
+    requests = [one for operation in operations for one in operation.requests]
+    asked = {one.holder: one for one in requests if (one.holder, one.turn) not in returned}
     names = {line.resource for one in asked.values() for line in one.lines}
     names.update(*(operation.freed for operation in operations))
     names.update(await tables.held_by({*asked, *(holder for holder, _ in returned)}))
     names.update([line.resource for one in await tables.requests(names) for line in one.lines])
     if not names:
-        return [Asked([], set()) for _ in operations]
+        return [Asked([REFUSED] * len(operation.requests), set()) for operation in operations]
     await tables.lock(sorted(names))
     now_us = max(operation.now_us for operation in operations)
     rows = await _Rows.read(tables, names, now_us, asked)
@@ -267,14 +268,15 @@ async def ask(tables: HoldTables, operations: Sequence[AskHolds]) -> list[Asked]
             had[hold.holder, hold.turn].add(hold.resource)
     given_back = {holder for holder, turn in returned if rows.turn(holder) == turn}
     earlier = {holder for holder, one in asked.items() if rows.turn(holder) not in {None, one.turn}}
-    await rows.drop(given_back | earlier | {*rows.void})
+    late = {holder for holder, one in rows.requests.items() if one.is_over(now_us) and holder not in asked}
+    await rows.drop(given_back | earlier | late | {*rows.void})
     stored = await tables.definitions(names)
     resources = {name: effective(stored[name], now_us) if name in stored else NO_ITEMS for name in names}
     kept = {one.holder for operation in operations if not operation.only_now for one in operation.requests}
     answers = await _answers(tables, rows, resources, asked, kept, now_us)
     return [
         Asked(
-            [answers[one.holder] for one in operation.requests],
+            [answers.get(one.holder, REFUSED) for one in operation.requests],
             {name for one in operation.given_back for name in had[one]},
         )
         for operation in operations
@@ -333,11 +335,13 @@ async def _answers(
     for hold in rows.holds:
         had.setdefault(hold.holder, []).append(hold)
     new = {holder: one for holder, one in asked.items() if holder not in had and holder not in rows.void}
-    verdicts = decide(resources, rows.holds, {**new, **rows.requests}.values())
+    verdicts = decide(resources, rows.holds, {**new, **rows.requests}.values(), now_us)
     answers: dict[Holder, Answer] = {holder: Got((*sorted(had[holder]),)) for holder in asked if holder in had}
     answers |= dict.fromkeys(asked.keys() & rows.void, REFUSED)
     granted: list[tuple[Request, Granted]] = []
     entered: list[Request] = []
+    done: list[Holder] = []
+    """Those whose requests end with this answer."""
     announced: set[bytes] = set()
     for holder, verdict in verdicts.items():
         one = new.get(holder)
@@ -346,14 +350,17 @@ async def _answers(
                 announced.add(rows.requests[holder].function)
         elif isinstance(verdict, Waits):
             answers[holder] = verdict
-            if holder in kept and holder not in rows.requests:
+            if verdict.over:
+                done.append(holder)
+            elif holder in kept and holder not in rows.requests:
                 entered.append(one)
         else:
             granted.append((one, verdict))
+            done.append(holder)
     held = await _numbered(tables, granted, now_us)
     answers |= {one.holder: Got(holds) for (one, _), holds in zip(granted, held, strict=True)}
-    if held:
-        await tables.delete((), [rows.requests[one.holder] for one, _ in granted if one.holder in rows.requests])
+    if done:
+        await tables.delete((), [rows.requests[holder] for holder in done if holder in rows.requests])
     if held or entered:
         await tables.add([hold for holds in held for hold in holds], entered)
     tables.announce(announced - {b""})
@@ -384,7 +391,10 @@ async def _numbered(
 async def find(tables: HoldTables, query: FindHolds) -> list[Holding]:
     """Answer a query."""
     rows = await _Rows.read(tables, query.names, query.now_us, ())
-    waiting = sorted((one for one in rows.requests.values() if one.holder not in rows.void), key=rank)
+    requests = [
+        one for holder, one in rows.requests.items() if holder not in rows.void and not one.is_over(query.now_us)
+    ]
+    waiting = sorted(requests, key=rank)
     return [
         Holding(
             name,

@@ -103,7 +103,13 @@ class Request(NamedTuple):
     function: bytes = b""
     """The function of the job, whose nodes are notified when slots are free; empty for a person."""
     until_us: int = 0
-    """When a person's wait and hold end by themselves; 0 for others."""
+    """When a person's hold ends by itself; 0 for others."""
+    limit_us: int = 0
+    """When its wait is over; 0: never. Afterwards it reserves nothing, and gets what is free when it asks, or nothing."""
+
+    def is_over(self, now_us: int) -> bool:
+        """Return whether its wait is over."""
+        return 0 < self.limit_us <= now_us
 
 
 class Hold(NamedTuple):
@@ -231,6 +237,8 @@ class Waits(NamedTuple):
     impossible: bool = False
     """Whether the resources could not serve it even if nobody held anything: it waits for a change of theirs, and reserves
     nothing."""
+    over: bool = False
+    """Whether its wait is over: it is no request any more."""
 
 
 SHOWN: Final = 10
@@ -251,7 +259,7 @@ def free_slots(resources: Mapping[str, Resource], holds: Iterable[Hold]) -> dict
 
 
 def decide(
-    resources: Mapping[str, Resource], holds: Iterable[Hold], requests: Iterable[Request]
+    resources: Mapping[str, Resource], holds: Iterable[Hold], requests: Iterable[Request], now_us: int = 0
 ) -> dict[Holder, Granted | Waits]:
     """Return the verdict on each request.
 
@@ -273,10 +281,12 @@ def decide(
                 decides_all = all(line.resource in resources for line in lines)
                 never[lines] = allot(resources, most, lines).lacking if decides_all else ()
             if never[lines]:
-                verdicts[holder] = Waits(never[lines], (), impossible=True)
+                verdicts[holder] = Waits(never[lines], (), impossible=True, over=request.is_over(now_us))
                 continue
             behind = {other: None for name in found.lacking for other in before.get(name, ())}
-            verdicts[holder] = Waits(found.lacking, (*behind,)[:SHOWN])
+            verdicts[holder] = Waits(found.lacking, (*behind,)[:SHOWN], over=request.is_over(now_us))
+            if request.is_over(now_us):
+                continue
         else:
             verdicts[holder] = found.units
         for (name, item), number in found.units.items():

@@ -46,6 +46,8 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     rate_per_key: Rate | None = None
     uses: tuple[Line, ...] = ()
     """The slots of shared resources that each job has while it runs, in the function's namespace."""
+    uses_timeout_us: int = 0
+    """Microseconds for which a job may wait for them; 0: for any time."""
 
     @property
     def per_key(self) -> bool:
@@ -315,7 +317,7 @@ def effective(function: FunctionLimits, now_us: int) -> Limits:
     declared = UNLIMITED if latest is None else latest.limits
     if function.commanded is None:
         return declared
-    return msgspec.structs.replace(function.commanded, uses=declared.uses)
+    return msgspec.structs.replace(function.commanded, uses=declared.uses, uses_timeout_us=declared.uses_timeout_us)
 
 
 def with_declaration(function: FunctionLimits, limits: Limits, now_us: int) -> FunctionLimits:
@@ -398,6 +400,7 @@ def is_declaration_stale(same: Iterable[Declared], now_us: int) -> bool:
     return not any(now_us - DECLARATION_EXPIRY_US // 5 < one.last_us <= now_us + _CLOCKS_DIFFER_US for one in same)
 
 
+LONGEST_WAIT_US: Final = 366 * 86_400 * 1_000_000
 MAX_LIMIT: Final = 1_000_000_000
 """High enough for any limit; the product of two such numbers fits into the 64 bits of a store."""
 
@@ -410,6 +413,10 @@ def check(limits: Limits) -> None:
             raise UsageError(
                 f"{name} must be from 1 to {MAX_LIMIT:,}; it is {number}; to let nothing run, pause the function"
             )
+    if limits.uses_timeout_us and not limits.uses:
+        raise UsageError("uses_timeout is how long a job waits for the resources in uses: give both")
+    if not 0 <= limits.uses_timeout_us <= LONGEST_WAIT_US:
+        raise UsageError("uses_timeout must be from 1 ms to 366 days")
     if limits.uses:
         check_lines(limits.uses)
         for line in limits.uses:
@@ -455,6 +462,7 @@ class LimitSpec(msgspec.Struct, forbid_unknown_fields=True):
     rate: RateSpec | None = None
     rate_per_key: RateSpec | None = None
     uses: Uses | None = None
+    uses_timeout: Seconds | None = None
 
 
 def rate_of(spec: RateSpec) -> Rate:
@@ -471,6 +479,7 @@ def limits_of(spec: LimitSpec) -> Limits:
         None if spec.rate is None else rate_of(spec.rate),
         None if spec.rate_per_key is None else rate_of(spec.rate_per_key),
         tuple(Line(use.resource, use.units, (*sorted({*use.labels}),)) for use in spec.uses or ()),
+        0 if spec.uses_timeout is None else to_us(min(max(spec.uses_timeout, 0.001), 1e9)),
     )
     check(limits)
     return limits
@@ -484,6 +493,7 @@ def spec_of(limits: Limits) -> LimitSpec:
         _rate_spec(limits.rate),
         _rate_spec(limits.rate_per_key),
         [UseSpec(line.resource, line.units, [*line.labels]) for line in limits.uses] or None,
+        from_us(limits.uses_timeout_us) if limits.uses_timeout_us else None,
     )
 
 

@@ -402,7 +402,7 @@ async def open_node(
         RecordCalls(service).handlers,
         FunctionGrants(FunctionCalls(service, dead_letters, other_nodes).handlers).handlers,
         acknowledgements.handlers,
-        ResourceCalls(service).handlers,
+        ResourceCalls(service, refusals).handlers,
         SeriesCalls(reads, handles, job_clock).handlers,
         submits.handlers,
         worker_calls.handlers,

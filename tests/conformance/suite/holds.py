@@ -230,10 +230,40 @@ class HoldSuite(StoreFixtures):
         one, two = store.leased(), store.leased()
         ask(store, request(one, Line("l")))
         assert store.group(AskHolds([], NOW, [(lease(one), 2)]))[0].freed == set(), "another turn"
-        operation = AskHolds([request(two, Line("l"))], NOW, [(lease(one), 1), (lease(two), 1)])
+        operation = AskHolds([request(two, Line("l"))], NOW, [(lease(one), 1), (lease(two), 2)])
         ((answer,), freed) = store.group(operation)[0]
         assert (slots(answer), freed) == ({("l", ""): 1}, {"l"})
         assert store.group(AskHolds([], NOW, [(lease(one), 1)]))[0].freed == set()
+
+    def test_a_request_that_is_given_back_with_its_question_gets_nothing(self, store: Store) -> None:
+        define(store, "l", counted(1))
+        job = store.leased()
+        store.group(AskHolds([request(job, Line("l"))], NOW), AskHolds([], NOW, [(lease(job), 1)]))
+        assert show(store, "l") == [Holding("l", (), ())]
+
+    def test_a_request_whose_wait_is_over_gets_what_is_free_or_nothing(self, store: Store) -> None:
+        define(store, "l", counted(2))
+        one, two, three, four = (store.leased() for _ in range(4))
+        ask(store, request(one, Line("l")))
+        late = request(two, Line("l", 2))._replace(limit_us=NOW + 10)
+        assert ask(store, late, request(three, Line("l"))) == [Waits(("l",), ()), Waits(("l",), (lease(two),))]
+        assert [waiting.holder.id for waiting in show(store, "l", now=NOW + 9)[0].requests] == [two.id, three.id]
+        assert [waiting.holder.id for waiting in show(store, "l", now=NOW + 10)[0].requests] == [three.id]
+        answers = ask(store, late, request(three, Line("l")), now=NOW + 10)
+        assert answers[0] == Waits(("l",), (), over=True)
+        assert slots(answers[1]) == {("l", ""): 1}
+        assert show(store, "l")[0].requests == ()
+        store.end(one)
+        now = request(four, Line("l"))._replace(limit_us=NOW)
+        assert slots(ask(store, now, now=NOW + 10)[0]) == {("l", ""): 1}
+
+    def test_a_request_whose_wait_is_over_and_that_nobody_repeats_is_gone(self, store: Store) -> None:
+        define(store, "l", counted(2))
+        one, two, three = (store.leased() for _ in range(3))
+        ask(store, request(one, Line("l")), request(two, Line("l", 2))._replace(limit_us=NOW + 10))
+        assert ask(store, request(three, Line("l"))) == [Waits(("l",), (lease(two),))]
+        assert slots(ask(store, request(three, Line("l")), now=NOW + 10)[0]) == {("l", ""): 1}
+        assert show(store, "l")[0].requests == ()
 
     def test_a_job_that_goes_back_to_the_queue_gives_its_slots_back(self, store: Store) -> None:
         define(store, "l", counted(1))
@@ -395,7 +425,7 @@ class Step(NamedTuple):
 
 _STEPS = st.builds(
     Step,
-    st.sampled_from(["new", "new", "new", "ask", "ask", "turn", "end", "end", "total", "crash"]),
+    st.sampled_from(["new", "new", "new", "ask", "ask", "turn", "late", "end", "end", "total", "crash"]),
     st.integers(0, 100),
     st.builds(Need, *[st.sampled_from([0, 0, 1, 1, 2])] * 4).filter(any),
     st.sampled_from(ENDS),
@@ -456,21 +486,24 @@ class Game:
                     asked = AskHolds([], NOW, [(lease(job), player.turn)])
                     assert self._store.group(settle, asked)[0] == set()
             else:
-                if step.what == "turn":
+                if step.what in {"turn", "late"}:
                     player.turn += 1
                     player.waits, player.has = False, None
-                self._ask(player)
+                self._ask(player, is_late=step.what == "late")
         self._compare()
 
-    def _ask(self, player: Player) -> None:
+    def _ask(self, player: Player, *, is_late: bool) -> None:
         asked = request(player.job, *player.need.lines(self._prefix), turn=player.turn)
-        asked = asked._replace(since_us=player.since, priority=player.priority)
+        limit_us = NOW if is_late else 0
+        asked = asked._replace(since_us=player.since, priority=player.priority, limit_us=limit_us)
         (answer,) = ask(self._store, asked)
         had = player.has
         if had is None:
             player.waits = True
             player.has = self._granted(player)
-            player.waits = player.has is None
+            player.waits = player.has is None and not is_late
+        if isinstance(answer, Waits):
+            assert answer.over == is_late
         assert isinstance(answer, Got) == (player.has is not None), answer
         if isinstance(answer, Got) and had is None:
             for name, numbers in _by_resource(answer.holds).items():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.unit.faces.rest.a_server import whole_node
 
-from mainspring.api.handlers import resources
+from mainspring.api.handlers import resources as handlers
 from mainspring.api.request import ApiError, Code, Request
 from mainspring.api.resources import (
     DrainResource,
@@ -26,12 +27,22 @@ from mainspring.resources.holds import Holder, HolderKind, Line
 
 from .a_node import run
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 async def refused(api: object, request: Request[Any]) -> Code:
     """Return the code of the refusal of a request."""
     with pytest.raises(ApiError) as raised:
         await api.call(request)  # type: ignore[attr-defined]
     return raised.value.problem.code
+
+
+async def until(api: Any, condition: Callable[[Any], object]) -> Any:
+    """Show the resource until a condition holds, and return it."""
+    while not condition(shown := await api.call(ShowResource("licence"))):
+        pass
+    return shown
 
 
 def test_operators_change_and_hold_resources() -> None:
@@ -61,7 +72,7 @@ def test_operators_change_and_hold_resources() -> None:
 def test_a_resource_shows_the_first_of_many_holders_and_of_those_that_wait_behind_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(resources, "MOST_SHOWN", 2)
+    monkeypatch.setattr(handlers, "MOST_SHOWN", 2)
 
     async def test() -> None:
         async with whole_node() as (_, built):
@@ -76,6 +87,45 @@ def test_a_resource_shows_the_first_of_many_holders_and_of_those_that_wait_behin
             assert (shown.held, [one.holder for one in shown.holds]) == (3, ["1", "2"])
             assert (shown.waiting, [one.holder for one in shown.waits]) == (3, ["4", "5"])
             assert [(one.lacks, one.behind) for one in shown.waits] == [(["licence"], []), (["licence"], ["4"])]
+
+    run(test())
+
+
+def test_a_person_waits_for_slots_until_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handlers, "ASKED_AGAIN", 0.01)
+
+    async def test() -> None:
+        async with whole_node() as (_, built):
+            api = built.api
+            await api.call(SetResource("licence", total=1))
+            first = await api.call(HoldResource("licence", duration=60.0))
+            assert await refused(api, HoldResource("licence", duration=60.0, wait=0.05)) is Code.CONFLICT
+            assert (await api.call(ShowResource("licence"))).waits == []
+            waiting = asyncio.ensure_future(api.call(HoldResource("licence", duration=60.0, wait=600.0)))
+            shown = await until(api, lambda shown: shown.waits)
+            assert (shown.waits[0].kind, shown.waits[0].priority) == ("person", "high")
+            assert await refused(api, HoldResource("licence", duration=60.0)) is Code.CONFLICT
+            await api.call(FreeResource("licence", first.holder))
+            held = await waiting
+            assert held.holder == shown.waits[0].holder
+            assert [one.holder for one in (await api.call(ShowResource("licence"))).holds] == [held.holder]
+
+    run(test())
+
+
+def test_a_person_who_goes_waits_no_more() -> None:
+    async def test() -> None:
+        async with whole_node() as (_, built):
+            api = built.api
+            await api.call(SetResource("licence", total=1))
+            first = await api.call(HoldResource("licence", duration=60.0))
+            waiting = asyncio.ensure_future(api.call(HoldResource("licence", duration=60.0, wait=600.0)))
+            await until(api, lambda shown: shown.waits)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            await until(api, lambda shown: not shown.waits)
+            await api.call(FreeResource("licence", first.holder))
+            assert (await api.call(ShowResource("licence"))).held == 0
 
     run(test())
 
@@ -115,6 +165,8 @@ def test_each_namespace_lists_its_own_resources_in_pages() -> None:
         (SetResource("\0", total=1), Code.INVALID),
         (DrainResource("licence", item="p9"), Code.INVALID),
         (HoldResource("licence", duration=0.0), Code.INVALID),
+        (HoldResource("licence", duration=1.0, wait=3601.0), Code.INVALID),
+        (HoldResource("licence", duration=1.0, wait=-1.0), Code.INVALID),
         (HoldResource("licence", duration=31 * 86_400.0), Code.INVALID),
         (HoldResource("licence", duration=1.0, units=0), Code.INVALID),
         (HoldResource("licence", duration=1.0, units=9), Code.CONFLICT),

@@ -97,6 +97,7 @@ GOLDEN: dict[str, list[Column]] = {
         ("until_us", "INTEGER", 1, None, 0),
         ("function", "BLOB", 1, None, 0),
         ("lines", "BLOB", 1, None, 0),
+        ("limit_us", "INTEGER", 1, "0", 0),
     ],
     "subscriptions": [
         ("id", "TEXT", 1, None, 1),

@@ -10,7 +10,7 @@ from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.holds import MemoryHolds
 from mainspring.jobs.held import Ability
 from mainspring.jobs.hold_requests import MIN_AWAITING
-from mainspring.jobs.model import Options, Priority, Retry, State
+from mainspring.jobs.model import Options, Priority, Retry, State, decode_failure
 from mainspring.jobs.store import Withdrawn
 from mainspring.resources.hold_store import AskHolds, FindHolds, find
 from mainspring.resources.holds import Line, counted, named
@@ -319,3 +319,73 @@ def test_a_job_knows_which_items_it_has(node: Node) -> None:
     assert slots is not None
     assert slots.holds is not None
     assert [(hold.item, hold.units) for hold in slots.holds] == [("p1", 1)]
+
+
+# ---- the limit of a wait ----
+
+BRIEF = Limits(uses=(Line("l"),), uses_timeout_us=10_000_000)
+
+
+def test_a_job_that_waits_too_long_fails_and_names_what_it_lacked(node: Node) -> None:
+    one = worker(node, limits=BRIEF)
+    node.background("1")
+    first, second = node.background("2", options=Options(retry=Retry(3, 1.0))), node.background("3")
+    node.wait(9.5)
+    assert node.state(first.id) is not State.FAILED
+    node.wait(2.0)
+    stored = node.stored(first.id)
+    assert (State(stored.state), stored.attempt) == (State.FAILED, 0)
+    found = decode_failure(stored.error)
+    assert (found.type, found.message) == ("ResourceTimeout", "the job has waited too long for slots of l")
+    behind = decode_failure(node.stored(second.id).error).message
+    assert behind in {found.message, f"{found.message}; before it were {node.service.handles.of(first.id).decode()}"}
+    assert (running(one), shown(node).requests) == (["1"], ())
+
+
+def test_a_job_that_is_late_gets_slots_that_are_free(node: Node) -> None:
+    job = node.background("1")
+    node.wait(20.0)
+    one = worker(node, limits=BRIEF)
+    assert running(one) == ["1"]
+    end(node, one, "1")
+    assert node.state(job.id) is State.SUCCEEDED
+
+
+def test_the_limit_of_a_wait_survives_a_restart(node: Node) -> None:
+    worker(node, limits=BRIEF, places=1)
+    node.background("1")
+    worker(node, limits=BRIEF)
+    second = node.background("2")
+    node.wait(6.0)
+    later = node.restart()
+    later.commit()
+    worker(later, limits=BRIEF, places=1)
+    later.commit()
+    assert [hold.number for hold in shown(later).holds] == [2]
+    worker(later, limits=BRIEF)
+    later.wait(6.0)
+    assert sorted(later.state(job) for job in (second.id,)) == [State.FAILED]
+
+
+@pytest.mark.parametrize("how", ["released", "lost", "taken", "retried"])
+def test_a_job_waits_anew_after_an_attempt(node: Node, how: str) -> None:
+    one, other = worker(node, limits=BRIEF), worker(node, "g")
+    job = node.background("1", options=Options(retry=Retry(3, 1.0, jitter=0.0)))
+    node.background("2", "g")
+    node.wait(30.0)
+    held = held_by(one, "1")
+    match how:
+        case "released":
+            node.settling.released(held)
+        case "lost":
+            node.settling.lost(held, "crash")
+        case "taken":
+            node.settling.without_slots(held, "needed elsewhere")
+        case "retried":
+            node.settling.failed(held, b"{}")
+    node.background("3", "g")
+    assert running(other) == ["2"]
+    node.wait(9.0)
+    assert node.state(job.id) is not State.FAILED
+    node.wait(5.0)
+    assert node.state(job.id) is State.FAILED

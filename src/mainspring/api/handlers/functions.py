@@ -333,7 +333,9 @@ class FunctionCalls:
     # ---- changing ----
 
     async def _limit(self, request: LimitFunction, call: Call) -> FunctionInfo:
-        requested = {name: getattr(request, name) for name in LimitSpec.__struct_fields__ if name != "uses"}
+        requested = {
+            name: getattr(request, name) for name in LimitSpec.__struct_fields__ if not name.startswith("uses")
+        }
         given = {name: limit for name, limit in requested.items() if limit is not UNSET}
         if bool(given) + request.unlimited + request.declared != 1:
             raise ApiError(
@@ -349,7 +351,7 @@ class FunctionCalls:
             if request.unlimited:
                 return replace(stored, commanded=UNLIMITED)
             # Other limits keep their values, whether a command or workers have set them.
-            before = replace(spec_of(rules.effective(stored, now_us)), uses=None)
+            before = replace(spec_of(rules.effective(stored, now_us)), uses=None, uses_timeout=None)
             return replace(stored, commanded=limits_of(replace(before, **given)))
 
         return await self._change(request, call, change)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import to_builtins
 from msgspec.structs import asdict, replace
 
+from mainspring.access.caller import Shares
 from mainspring.api.handlers.pages import rfc3339
 from mainspring.api.request import ApiError, Code, Page
 from mainspring.api.resources import (
@@ -26,8 +28,10 @@ from mainspring.api.resources import (
     WaitInfo,
 )
 from mainspring.api.submitting import PRIORITY_BY_NAME
-from mainspring.clock import to_us
+from mainspring.callbacks import Callback
+from mainspring.clock import from_us, to_us
 from mainspring.namespaces import key_of_text, split_text
+from mainspring.quantities import format_duration
 from mainspring.resources import hold_store
 from mainspring.resources.hold_store import AskHolds, FindHolds, Got, StoredResource, effective
 from mainspring.resources.holds import (
@@ -44,24 +48,44 @@ from mainspring.resources.holds import (
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
-    from mainspring.access.caller import Act
+    from collections.abc import Callable
+
+    from mainspring.access.caller import Act, Refusals
     from mainspring.api.handlers.registry import Call, Handlers
     from mainspring.jobs.service import JobService
-    from mainspring.resources.hold_store import Holding
+    from mainspring.resources.hold_store import Answer, Asked, Holding
     from mainspring.resources.holds import Hold, Resource
 
 LONGEST_HOLD: Final = 30 * 86_400.0
-"""Seconds."""
+"""Seconds, as the next."""
+LONGEST_WAIT: Final = 3600.0
+ASKED_AGAIN: Final = 0.5
+"""Seconds between two questions of a waiting person."""
+QUESTION_LASTS: Final = 10.0
+"""Seconds after which a question that is not repeated is void."""
+MOST_WAITS: Final = 100
+"""Waits of persons at a node."""
 MOST_SHOWN: Final = 200
 """Holders of a resource, and of requests for it, in one answer."""
 _PRIORITIES: Final = {int(priority): name for name, priority in PRIORITY_BY_NAME.items()}
 
 
+class _Person:
+    """A person with a question for slots. ``wait_us``: for how long; 0: once."""
+
+    def __init__(self, number: int, line: Line, since_us: int, wait_us: int = 0) -> None:
+        self.holder = Holder(HolderKind.PERSON, number, 0)
+        self.line = line
+        self.since_us, self.wait_us = since_us, wait_us
+        self.turn = 0
+
+
 class ResourceCalls:
     """Answers about the resources of a store."""
 
-    def __init__(self, service: JobService) -> None:
+    def __init__(self, service: JobService, refusals: Refusals | None = None) -> None:
         self._service = service
+        self._waits = Shares(MOST_WAITS, "waits", refusals)
         self._turns = count(1)
         self.handlers: Handlers = {
             ListResources: self._list,
@@ -127,7 +151,7 @@ class ResourceCalls:
     def _held(self, hold: Hold) -> HoldInfo:
         return HoldInfo(
             holder=self._handle(hold.holder),
-            kind="person" if hold.holder.kind == HolderKind.PERSON else "job",
+            kind=_kind(hold.holder),
             item=hold.item,
             units=hold.units,
             number=str(hold.number),
@@ -140,11 +164,13 @@ class ResourceCalls:
         lines = [line for line in one.lines if line.resource == name]
         return WaitInfo(
             holder=self._handle(one.holder),
+            kind=_kind(one.holder),
             function=function_text(one.function),
             priority=_PRIORITIES[one.priority],
             units=sum(line.units for line in lines),
             labels=sorted({label for line in lines for label in line.labels}),
             since=rfc3339(one.since_us),
+            until=rfc3339(one.limit_us) if one.function else None,
             lacks=[split_text(other)[1] for other in waits.lacking],
             behind=[self._handle(holder) for holder in waits.behind],
             impossible=waits.impossible,
@@ -196,13 +222,17 @@ class ResourceCalls:
         stored = await self._stored(request)
         line = Line(stored.name, request.units, tuple(sorted({*request.labels})))
         check_lines([line])
-        now_us = self._now_us()
-        holder = Holder(HolderKind.PERSON, self._service.table.next_id(), 0)
-        asked = Request(holder, next(self._turns), (line,), 0, now_us, until_us=now_us + to_us(request.duration))
-        operation = AskHolds([asked], now_us, only_now=True)
-        after = {"units": request.units, "labels": [*line.labels], "duration": request.duration}
-        operation.act = call.act(request.reason, of=request.name, after=after)
-        ((answer,), _) = await self._service.commits.committed(operation)
+        if not 0 <= request.wait <= LONGEST_WAIT:
+            raise ApiError(Code.INVALID, "the wait is from 0 to an hour", field="wait")
+        if not request.wait:
+            answer = await self._ask(_Person(self._service.table.next_id(), line, self._now_us()), request, call)
+        elif why := self._waits.take(call.caller, request.namespace):
+            raise ApiError(Code.TOO_MANY_WAITS, why)
+        else:
+            try:
+                answer = await self._await(line, request, call)
+            finally:  # also when its client has gone
+                self._waits.free(call.caller, request.namespace)
         if isinstance(answer, Got):
             return replace(
                 self._held(answer.holds[0]), units=request.units, item=", ".join(one.item for one in answer.holds)
@@ -211,8 +241,50 @@ class ResourceCalls:
             Code.CONFLICT,
             f"{request.name} cannot serve that, even if nobody held anything"
             if isinstance(answer, Waits) and answer.impossible
+            else f"{request.name} had too few free slots for {format_duration(request.wait)}: see mainspring resources show"
+            if request.wait
             else f"{request.name} has too few free slots, or others wait for them: see mainspring resources show",
         )
+
+    async def _await(self, line: Line, request: HoldResource, call: Call) -> Answer:
+        """Ask until the slots are granted or the wait is over.
+
+        Each question replaces the one before, and lasts for some seconds: that of a client or node that has gone ends by itself.
+        """
+        service = self._service
+        person = _Person(service.table.next_id(), line, self._now_us(), to_us(request.wait))
+        is_settled = False
+        try:
+            while True:
+                answer = await self._ask(person, request, call)
+                if not isinstance(answer, Waits) or answer.over:
+                    is_settled = True
+                    return answer
+                left = from_us(person.since_us + person.wait_us - self._now_us())
+                pause = min(max(left, 0.0), ASKED_AGAIN)
+                await Callback[None](partial(self._pause, pause))
+        finally:
+            if not is_settled:
+                given_back = AskHolds([], self._now_us(), [(person.holder, person.turn)])
+                service.commits.put(given_back, lambda _: None, lambda _: None)
+                service.assigner.hold_requests.changed(line.resource)
+
+    def _pause(self, seconds: float, done: Callable[[None], None], _: object) -> None:
+        self._service.later(seconds, lambda: done(None))
+
+    async def _ask(self, person: _Person, request: HoldResource, call: Call) -> Answer:
+        now_us = self._now_us()
+        person.turn = next(self._turns)
+        asked = Request(person.holder, person.turn, (person.line,), 0, person.since_us)
+        asked = asked._replace(until_us=now_us + to_us(request.duration))
+        if person.wait_us:
+            limit_us = min(person.since_us + person.wait_us, now_us + to_us(QUESTION_LASTS))
+            asked = asked._replace(limit_us=limit_us)
+        operation = AskHolds([asked], now_us, only_now=not person.wait_us)
+        after = {"units": request.units, "labels": [*person.line.labels], "duration": request.duration}
+        operation.act = call.act(request.reason, of=request.name, after=after)
+        outcome: Asked = await self._service.commits.committed(operation)
+        return outcome.answers[0]
 
     async def _held_by(self, request: Any, holder: str) -> Hold:
         stored = await self._stored(request)
@@ -246,6 +318,10 @@ class ResourceCalls:
         act = call.act(request.reason, of=request.name, before={"job": request.job, "units": held.units}, after=after)
         await self._service.lost_slots.take(held, act, cancel=request.cancel)
         return FreedHold(request.name, request.job)
+
+
+def _kind(holder: Holder) -> str:
+    return "person" if holder.kind == HolderKind.PERSON else "job"
 
 
 def _info(stored: StoredResource, holding: Holding, now_us: int) -> ResourceInfo:

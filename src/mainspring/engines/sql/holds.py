@@ -75,7 +75,7 @@ class HoldRows:
         found = await self._sql.fetch("requests", self._sql.among(names))
         rows = {row[:4]: row for row in map(tuple, found)}
         return [
-            Request(Holder(row[0], row[1], row[2]), row[3], _decode_lines(row[8]), row[4], row[5], row[7], row[6])
+            Request(Holder(*row[:3]), row[3], _decode_lines(row[9]), row[4], row[5], row[8], row[6], row[7])
             for row in rows.values()
         ]
 
@@ -101,7 +101,8 @@ def _names(request: Request) -> set[str]:
 
 def _rows(request: Request) -> list[Values]:
     lines = _encode_lines(request.lines)
-    values = (request.turn, request.priority, request.since_us, request.until_us, request.function, lines)
+    times = (request.since_us, request.until_us, request.limit_us)
+    values = (request.turn, request.priority, *times, request.function, lines)
     return [(name, *request.holder, *values) for name in _names(request)]
 
 

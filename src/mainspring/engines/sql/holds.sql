@@ -17,7 +17,7 @@ SELECT resource, item, kind, holder, term, turn, units, number, since_us, until_
 
 -- A request for several of the resources is found for each.
 -- name: requests
-SELECT kind, holder, term, turn, priority, since_us, until_us, function, lines FROM requests
+SELECT kind, holder, term, turn, priority, since_us, until_us, limit_us, function, lines FROM requests
 WHERE resource {among($1, text)};
 
 -- name: add_holds
@@ -25,14 +25,14 @@ INSERT INTO holds (resource, item, kind, holder, term, turn, units, number, sinc
 {rows(text, text, smallint, bigint, bigint, bigint, bigint, bigint, bigint, bigint)};
 
 -- name: add_requests
-INSERT INTO requests (resource, kind, holder, term, turn, priority, since_us, until_us, function, lines)
-{rows(text, smallint, bigint, bigint, bigint, smallint, bigint, bigint, bytea, bytea)};
+INSERT INTO requests (resource, kind, holder, term, turn, priority, since_us, until_us, limit_us, function, lines)
+{rows(text, smallint, bigint, bigint, bigint, smallint, bigint, bigint, bigint, bytea, bytea)};
 
 -- name: held_by
 SELECT resource FROM holds WHERE holder {among($1)} UNION SELECT resource FROM requests WHERE holder {among($1)};
 
 -- name: turns_of
-SELECT DISTINCT kind, holder, term, turn FROM holds WHERE holder {among($1)};
+SELECT kind, holder, term, turn FROM holds WHERE holder {among($1)};
 
 -- name: grants
 INSERT INTO grants AS g (resource, number) {rows(text, bigint)}

@@ -1,0 +1,3 @@
+-- compatible from: 22
+-- How long a request waits (mainspring.resources.holds).
+ALTER TABLE requests ADD COLUMN limit_us bigint NOT NULL DEFAULT 0;  -- when its wait is over; 0: it has no limit
