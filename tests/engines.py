@@ -6,16 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.memory.bulk import MemoryBulkSlice
 from mainspring.engines.memory.engine import MemoryEngine
+from mainspring.engines.memory.external import MemoryWorkSlice
 from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.engines.memory.subscriptions import MemorySubscriptionSlice
 from mainspring.engines.memory.workflows import MemoryWorkflowSlice
 from mainspring.engines.postgres.changing import PostgresBulkSlice
 from mainspring.engines.postgres.engine import PostgresEngine
+from mainspring.engines.postgres.external import PostgresWorkSlice
 from mainspring.engines.postgres.schedules import PostgresScheduleSlice
 from mainspring.engines.postgres.subscriptions import PostgresSubscriptionSlice
 from mainspring.engines.postgres.workflows import PostgresWorkflowSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
-from mainspring.engines.sqlite.slice_transaction import SqliteBulkSlice, SqliteScheduleSlice, SqliteSubscriptionSlice
+from mainspring.engines.sqlite.slice_transaction import (
+    SqliteBulkSlice,
+    SqliteScheduleSlice,
+    SqliteSubscriptionSlice,
+    SqliteWorkSlice,
+)
 from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 
 if TYPE_CHECKING:
@@ -30,7 +37,13 @@ def no_time() -> float:
 def memory_engine() -> MemoryEngine:
     """Return a store in memory."""
     return MemoryEngine(
-        [MemoryBulkSlice(), MemoryWorkflowSlice(), MemoryScheduleSlice(no_time), MemorySubscriptionSlice()]
+        [
+            MemoryBulkSlice(),
+            MemoryWorkflowSlice(),
+            MemoryScheduleSlice(no_time),
+            MemorySubscriptionSlice(),
+            MemoryWorkSlice(),
+        ]
     )
 
 
@@ -38,7 +51,13 @@ def sqlite_engine(path: Path, **options: Any) -> SqliteEngine:
     """Return a store in a file."""
     return SqliteEngine(
         path,
-        slices=[SqliteBulkSlice(), SqliteWorkflowSlice(), SqliteScheduleSlice(no_time), SqliteSubscriptionSlice()],
+        slices=[
+            SqliteBulkSlice(),
+            SqliteWorkflowSlice(),
+            SqliteScheduleSlice(no_time),
+            SqliteSubscriptionSlice(),
+            SqliteWorkSlice(),
+        ],
         **options,
     )
 
@@ -50,5 +69,6 @@ def postgres_engine(url: str, **options: Any) -> PostgresEngine:
         PostgresWorkflowSlice(),
         PostgresScheduleSlice(no_time),
         PostgresSubscriptionSlice(),
+        PostgresWorkSlice(),
     ]
     return PostgresEngine(url, slices=slices, **options)

@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from mainspring.app import App
     from mainspring.client.event import Event, EventData
     from mainspring.client.events import EventsMissedError
+    from mainspring.client.external import Done, ExternalWork, Failed, Running, Throttled
     from mainspring.client.job import Job, LogLine
     from mainspring.client.json_types import register_type
     from mainspring.client.options import Rate, Retry
     from mainspring.client.outcomes import Data, Missed, Progress, Warned
     from mainspring.client.providers import Provide
     from mainspring.client.run import Run
-    from mainspring.definitions import CoroutineTask, Task, Workflow
+    from mainspring.definitions import CoroutineTask, ExternalTask, Task, Workflow
     from mainspring.errors import (
         CompensationFailed,
         ConflictError,
@@ -50,6 +51,7 @@ _MODULES = {
     "mainspring.app": ("App",),
     "mainspring.client.event": ("Event", "EventData"),
     "mainspring.client.events": ("EventsMissedError",),
+    "mainspring.client.external": ("Done", "ExternalWork", "Failed", "Running", "Throttled"),
     "mainspring.client.job": ("Job", "LogLine"),
     "mainspring.client.json_types": ("register_type",),
     "mainspring.client.options": ("Rate", "Retry"),
@@ -81,7 +83,7 @@ _MODULES = {
         "WorkflowUsageError",
     ),
     "mainspring.stores": ("ZooKeeper",),
-    "mainspring.definitions": ("CoroutineTask", "Task", "Workflow"),
+    "mainspring.definitions": ("CoroutineTask", "ExternalTask", "Task", "Workflow"),
     "mainspring.worker.current": (
         "CurrentJob",
         "JobLogFilter",
@@ -102,9 +104,13 @@ __all__ = [
     "CoroutineTask",
     "CurrentJob",
     "Data",
+    "Done",
     "Event",
     "EventData",
     "EventsMissedError",
+    "ExternalTask",
+    "ExternalWork",
+    "Failed",
     "Job",
     "JobCancelled",
     "JobError",
@@ -127,10 +133,12 @@ __all__ = [
     "RefusedError",
     "Retry",
     "Run",
+    "Running",
     "ServerError",
     "SettingsError",
     "Snooze",
     "Task",
+    "Throttled",
     "UsageError",
     "Warned",
     "WorkerFullError",

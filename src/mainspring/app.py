@@ -44,6 +44,7 @@ from mainspring.client.submission import Check, Key, Submission, Unique, Verbati
 from mainspring.definitions import (
     CoroutineTask,
     Define,
+    DefineExternal,
     DefineWorkflow,
     Definitions,
     Schedule,
@@ -57,6 +58,7 @@ from mainspring.definitions import (
 from mainspring.errors import UsageError
 from mainspring.jobs.user_data import MAX_KEPT_ARGUMENTS
 from mainspring.stores import ZooKeeper, check_options, check_store
+from mainspring.worker.external_functions import check_every
 from mainspring.worker.functions import (
     NO_MIDDLEWARE_FOR_WORKFLOWS,
     check_annotations,
@@ -414,6 +416,95 @@ class App(AppClient):
             )
 
         return define(call) if call is not None else Define(define)
+
+    def external(
+        self,
+        *,
+        every: Duration,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        on_timeout: Literal["cancel", "leave"] = "cancel",
+        start_within: Duration | None = None,
+        deadline: Duration | None = None,
+        priority: Priority | None = None,
+        unique: Unique = "",
+        keep_unique: Duration | None = None,
+        concurrency: int | None = None,
+        concurrency_per_key: int | None = None,
+        rate: Rate | None = None,
+        rate_per_key: Rate | None = None,
+        concurrency_key: Key = "",
+        uses: Uses | None = None,
+        tags: Iterable[str] | None = None,
+        keep_arguments: int | None = None,
+        keep_result: Duration | None = None,
+        ignore_result: bool = False,
+    ) -> DefineExternal:
+        """Define work that runs in another system: a class with the coroutine methods ``submit``, ``status`` and ``cancel``.
+
+        A worker submits the work under a key, and then looks at it once in each ``every``, from 0.1 s to a day. It holds no
+        place of the worker meanwhile. The name on the wire is ``name``, by default that of the class. A job of the function
+        NAME.cancel calls ``cancel`` if the job ends before the work does.
+
+        Without a report of its end within ``timeout``, over all workers that look at it, an attempt has failed. With
+        ``on_timeout="cancel"`` the work is cancelled, and with ``"leave"`` it goes on unwatched.
+
+        ``retry`` decides about attempts after ``Failed`` and after errors of ``submit``; errors of ``status`` are no end of the
+        work. The other options are those of a task (`task`).
+
+        Raises UsageError if an option is wrong, or the App's store has no limits; the decorator does for other classes.
+        """
+        options = build_options(
+            retry=retry,
+            timeout=timeout,
+            start_within=start_within,
+            deadline=deadline,
+            priority=priority,
+            keep_unique=keep_unique,
+            tags=tags,
+        )
+        self._check(
+            {
+                "external": True,
+                "concurrency": concurrency,
+                "concurrency_per_key": concurrency_per_key,
+                "rate": rate,
+                "rate_per_key": rate_per_key,
+                "concurrency_key": concurrency_key,
+                "start_within": start_within,
+                "deadline": deadline,
+                "uses": uses,
+            }
+        )
+        period = check_every(seconds(every, "every"))
+        if on_timeout not in {"cancel", "leave"}:
+            raise refusal("on_timeout", "'cancel' or 'leave'", on_timeout)
+        used, resources = uses_of(uses or {})
+        limits = build_limits(concurrency, concurrency_per_key, rate, rate_per_key, used)
+        if keep_arguments is not None:
+            check_whole(keep_arguments, "keep_arguments", 0, MAX_KEPT_ARGUMENTS)
+        kept = Kept(keep_arguments, kept_seconds(keep_result), ignores_result=ignore_result)
+        check_definition(name, "thread")
+        check_text_or_function(unique, "unique", check_unique)
+        check_keep_unique(options.keep_unique, unique)
+        check_text_or_function(concurrency_key, "concurrency_key", check_key)
+
+        def define(given: Any) -> Any:
+            return self._definitions.external(
+                given,
+                name,
+                period,
+                options,
+                unique,
+                limits,
+                concurrency_key,
+                kept,
+                resources,
+                leaves=on_timeout == "leave",
+            )
+
+        return DefineExternal(define)
 
     def resource(
         self, name: str, *, total: int | None = None, items: Mapping[str, Iterable[str]] | None = None

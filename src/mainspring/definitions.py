@@ -30,6 +30,7 @@ from mainspring.client.run import Run, check_run_key
 from mainspring.client.submission import Check, Key, Submission, Unique, accept_options
 from mainspring.errors import UsageError, WorkflowUsageError
 from mainspring.resources.rules import UNLIMITED
+from mainspring.worker.external_functions import build_canceller, build_external
 from mainspring.worker.functions import build_function, build_workflow, times_of
 from mainspring.worker.registry import KEPT, check_version
 from mainspring.workflows.model import YEAR
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from mainspring.client.connections import Connections
     from mainspring.client.declarations import Arguments, Declarations, Timing
+    from mainspring.client.external import ExternalWork
     from mainspring.client.inbox import Inbox
     from mainspring.client.inside import WorkflowCalls
     from mainspring.client.job import Job
@@ -92,6 +94,7 @@ def _is_required(one: Parameter) -> bool:
     return one.default is Parameter.empty and one.kind in {*_BY_POSITION, *_BY_NAME}
 
 
+A = TypeVar("A")
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -393,6 +396,35 @@ class CoroutineTask(Defined[P, R, "Coroutine[Any, Any, R]"]):
         return self.submit(*args, **kwargs)
 
 
+class ExternalTask(Defined[P, R, "Coroutine[Any, Any, R]"]):
+    """Work that runs in another system, watched by workers. ``submit`` creates a job.
+
+    Inside of a workflow, an awaited call is an activity, as with ``submit``.
+    """
+
+    def step(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:  # noqa: ARG002 - as of a task
+        """Raise WorkflowUsageError: no worker runs this work as a local step."""
+        raise WorkflowUsageError(f"{self.name} runs elsewhere, so it is no step: write `await {self.name}.submit(…)`")
+
+    def _call_in_workflow(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return self.submit(*args, **kwargs)
+
+
+class DefineExternal:
+    """The decorator ``@app.external(…)``, for a class, or for an object whose class has the methods."""
+
+    def __init__(self, define: Callable[[Any], Any]) -> None:
+        self._define = define
+
+    @overload
+    def __call__(self, work: Callable[[], ExternalWork[A, Any, R]], /) -> ExternalTask[[A], R]: ...
+    @overload
+    def __call__(self, work: ExternalWork[A, Any, R], /) -> ExternalTask[[A], R]: ...
+    def __call__(self, work: Any, /) -> Any:
+        """Define the task. Raises UsageError if the class cannot be one."""
+        return self._define(work)
+
+
 class Define:
     """The decorator ``@app.task(…)``, typed for functions and for coroutine functions."""
 
@@ -468,6 +500,26 @@ class Definitions:
         self._registry.add(function)
         kind: Any = CoroutineTask if function.executor == "coroutine" else Task
         return kind(function.call, function, self._connections, options, unique, key, self._check)
+
+    def external(
+        self,
+        given: Any,
+        name: str | None,
+        every: float,
+        options: Options,
+        unique: Unique,
+        limits: Limits,
+        key: Key,
+        kept: Kept,
+        resources: tuple[Resource, ...],
+        *,
+        leaves: bool,
+    ) -> ExternalTask[..., Any]:
+        """Define work that runs elsewhere. Raises UsageError if the class has not its methods, or the name is taken."""
+        function = build_external(given, name, every, options, limits, leaves=leaves, kept=kept, resources=resources)
+        self._registry.add(function)
+        self._registry.add(build_canceller(function))
+        return ExternalTask(function.call, function, self._connections, options, unique, key, self._check)
 
     def listener(
         self,

@@ -27,6 +27,11 @@ class Feature(StrEnum):
         ),
     )
     """The times by which jobs should have begun and ended (`jobs.lateness`)."""
+    EXTERNAL = (
+        "external",
+        "this node's store is on ZooKeeper, which keeps no work that runs elsewhere: use SQLite or PostgreSQL",
+    )
+    """Work that runs elsewhere, watched by workers (`external.store`)."""
     JOB_CHANGES = "job_changes", "this node's store changes no jobs: cancel the job, and submit another one"
     """Rescheduled waiting jobs, and jobs redriven later or with other arguments (`jobs.store.Reschedule`, `Redrive`). Clients
     delete jobs on such a store alone; `DeleteEnded` is done by all, for jobs that are kept for a shorter time."""

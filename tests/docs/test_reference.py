@@ -19,7 +19,7 @@ from mainspring.client.options import Retry
 from mainspring.client.run import Run
 from mainspring.client.submission import Submission
 from mainspring.definitions import Workflow
-from mainspring.faces.gearman import calls
+from mainspring.faces.gearman import calls, work_calls
 from mainspring.wire.gearman_protocol import PLAIN, Type
 from mainspring.worker.current import CurrentJob
 from mainspring.workflow_code.channels import Channel
@@ -179,7 +179,7 @@ def test_every_code_of_a_call_is_among_the_errors_with_its_class_and_its_status(
 
 def test_every_call_is_in_the_specification_of_the_extension() -> None:
     names = [module.name for module in pkgutil.iter_modules(api.__path__, f"{api.__name__}.") if not module.ispkg]
-    modules = [*map(importlib.import_module, names), calls]
+    modules = [*map(importlib.import_module, names), calls, work_calls]
     kinds = [kind for module in modules for kind in vars(module).values() if inspect.isclass(kind)]
     named = {kind.call for kind in kinds if issubclass(kind, Request) and kind.call}
     rows = "\n".join(re.findall(r"^\| (`(?:[a-z]+\.[a-z_]+|whoami)`.*?) \|", page("protocol.md"), flags=re.MULTILINE))

@@ -297,9 +297,11 @@ class Assigner:
             held = self.hold(job)
             if self._refused(held) or (job.foreground and self._withheld is not None and self._withheld(held)):
                 continue
-            if job.suspects and rules.may_kill_nodes(job):
+            if not job.suspects or queue.runs_elsewhere:
+                claimed.append(held)
+            elif rules.may_kill_nodes(job):
                 self.suspects.add(held)
-            elif job.suspects and rules.may_kill_workers(job):
+            elif rules.may_kill_workers(job):
                 self.isolation.add(held)
             else:
                 claimed.append(held)
@@ -321,7 +323,7 @@ class Assigner:
         """Queue a job that was handed out, before the others of its priority. Its next attempt has slots of its own."""
         if held.slots is not None:
             self.hold_requests.left(held)
-        if rules.may_kill_workers(held.job):
+        if rules.may_kill_workers(held.job) and not held.queue.runs_elsewhere:
             self.isolation.add(held)
         else:
             self._dispatch.push(held, first=True)
@@ -457,6 +459,7 @@ class Assigner:
         if held.timers:
             self._limits.end(held)
         held.begins_by = 0.0
+        held.elsewhere = None
         held.started_us = round(self._clock.wall() * 1_000_000)
         if self._hub.active and held.job.id in self._hub.wanted:
             self._hub.publish(held.seen())
@@ -481,6 +484,11 @@ class Assigner:
             self._limits.prepares(held)
         elif self._limits.prepared(held) and self._hub.active and held.job.id in self._hub.wanted:
             self._hub.publish(held.seen())
+
+    def began_before(self, held: Held, seconds: float) -> None:
+        """Count the time of an attempt from so many seconds before now: earlier workers have watched the same work."""
+        self._limits.end(held)
+        self._limits.started(held, preparation=-seconds)
 
     def ask(self, worker: Worker) -> Held | bool:
         """Process a plain worker's request for a job.

@@ -238,6 +238,25 @@ class Slots:
         """Why it waits, by the last answer."""
 
 
+class Elsewhere:
+    """The work of a delivery in another system, which its worker watches."""
+
+    __slots__ = ("is_submitted", "key", "looked_at", "number", "problem", "timed_out")
+
+    def __init__(self, number: int, key: str, *, is_submitted: bool, timed_out: Callable[[], None]) -> None:
+        self.number = number
+        """The number of the submission among those of the job."""
+        self.key = key
+        self.is_submitted = is_submitted
+        """Whether it is on disk what the other system has answered."""
+        self.timed_out = timed_out
+        """Is called when the attempt has timed out, before it is settled."""
+        self.looked_at = 0.0
+        """Monotonic time of the worker's last look; 0: it has reported none."""
+        self.problem = ""
+        """Why the last look has failed, or that it is slow."""
+
+
 class Held:
     """A job in memory: a stored one under this node's lease, or a foreground one that is not stored."""
 
@@ -249,6 +268,7 @@ class Held:
         "begins_by",
         "cancelled",
         "denominator",
+        "elsewhere",
         "handle",
         "job",
         "numerator",
@@ -286,6 +306,8 @@ class Held:
         """The queue that gave its tokens, from the delivery until its end is on disk."""
         self.slots: Slots | None = None
         """Its slots of resources, or its request for some."""
+        self.elsewhere: Elsewhere | None = None
+        """Its work in another system, once that is begun in this delivery."""
         self.token = b""
         self.started_us = 0
         self.beat = 0.0
@@ -350,6 +372,8 @@ class Ability(NamedTuple):
     """The limits that it declares for the function."""
     resources: tuple[tuple[str, Resource], ...] = ()
     """The resources that it declares, by the keys of their names."""
+    elsewhere: str = ""
+    """The work runs in another system, and this happens to it at a timeout: ``cancel`` or ``leave``. Empty: it runs here."""
 
 
 LOST: Final = b"lost"
@@ -534,6 +558,11 @@ class FunctionQueue:
         """Mean size of payloads, in bytes."""
         self.maximum: tuple[int, int, int] | None = None
         """``maxqueue`` of each priority; 0 means no limit."""
+
+    @property
+    def runs_elsewhere(self) -> bool:
+        """Whether its workers watch work in other systems: nothing that happens to them or to nodes is due to its jobs."""
+        return any(self in worker.abilities and worker.abilities[self].elsewhere for worker in self.workers)
 
     def ready_queues(self) -> tuple[deque[Held], ...]:
         """Return ``ready`` with a deque for each priority. Created late: most of very many functions have no jobs here."""

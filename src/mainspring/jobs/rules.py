@@ -365,6 +365,19 @@ def lost_with_process(
     return settlement
 
 
+def handed_on(job: Job, why: str, now_us: int) -> Settlement:
+    """Settle a lost delivery whose work goes on in another system: another worker watches it, and no attempt counts."""
+    note_begun(job)
+    settlement = _given_back(job, why, now_us)
+    settlement.suspected = True
+    return settlement
+
+
+def note_begun(job: Job) -> None:
+    """Note that the work of a job has begun in another system: the job does not expire any more, and is no suspect."""
+    job.suspects = WORKER_LOST
+
+
 def _given_up(job: Job, why: str, started_us: int, now_us: int) -> Settlement:
     error = failure("WorkerLost", why)
     return Settlement(job, Event.FAIL, job.attempt, started_us=started_us, ended_us=now_us, error=error)

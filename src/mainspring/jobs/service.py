@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from mainspring.clock import Clock
-    from mainspring.errors import StoreError
+    from mainspring.errors import MainspringError, StoreError
     from mainspring.events import Hub
     from mainspring.ids import Handles
     from mainspring.jobs.held import Ability, FunctionQueue, Held, Worker
@@ -133,7 +133,7 @@ class JobService:
             release=self._release,
             hand_back=self.hand_back,
             refused=self._refused,
-            keep=self._keep,
+            keep=self.keep,
             denied=self._denied,
             withheld=None if alone else self._withheld,
             leased=leased,
@@ -341,8 +341,11 @@ class JobService:
     def _release(self, held: Held) -> None:
         self.settling.released(held)
 
-    def _keep(self, held: Held, then: Callable[[], None]) -> None:
-        self.intake.store_foreground(held, held.job, then, lambda _: None)
+    def keep(
+        self, held: Held, then: Callable[[], None], refused: Callable[[MainspringError], None] = lambda _: None
+    ) -> None:
+        """Store a foreground job, and then call a function."""
+        self.intake.store_foreground(held, held.job, then, refused)
 
     def _expired(self, held: Held) -> None:
         self.settling.expired(held)

@@ -130,6 +130,8 @@ class Settling:
         if held.cancelled:
             self.cancelled(held, held.cancelled, acknowledge)
         else:
+            if held.elsewhere is not None and held.elsewhere.is_submitted:
+                rules.note_begun(held.job)
             settlement = Settlement(held.job, Event.RELEASE, held.job.attempt)
             if held.worker is not None:
                 now_us = round(self._clock.wall() * 1_000_000)
@@ -209,7 +211,7 @@ class Settling:
             if job.expires_us and job.expires_us <= round(self._clock.wall() * 1_000_000):
                 self.expired(held)
                 return True
-        elif rules.out_of_attempts(job, self.policy(held), self._lost_limit):
+        elif not held.queue.runs_elsewhere and rules.out_of_attempts(job, self.policy(held), self._lost_limit):
             job.attempt -= 1  # its node was lost at the last one, which the store has counted already
             error = failure("WorkerLost", "its node was lost at the last attempt")
             self.failed(held, error, final=True, outcome=None)  # the attempt ended when its node was lost
@@ -229,6 +231,8 @@ class Settling:
         """Settle an attempt that ran longer than ``timeout`` seconds."""
         assert held.worker is not None
         held.worker.connection.stop(held, b"timeout")
+        if held.elsewhere is not None:
+            held.elsewhere.timed_out()
         if requeue:
             self.lost(held, f"it ran for longer than {format_duration(timeout)}", outcome=Outcome.TIMED_OUT)
         else:
@@ -266,9 +270,12 @@ class Settling:
                 self.cancelled(held, f"{held.cancelled}; {why}")
                 continue
             policy, waited = self.policy(held), _waited_us(held)
-            settlement = rules.lost_with_process(
-                held.job, policy, self._lost_limit, why, held.started_us, now_us, own=own
-            )
+            if held.elsewhere is not None and held.elsewhere.is_submitted:
+                settlement = rules.handed_on(held.job, why, now_us)
+            else:
+                settlement = rules.lost_with_process(
+                    held.job, policy, self._lost_limit, why, held.started_us, now_us, own=own
+                )
             _note_attempt(held, settlement, Outcome.LOST, now_us, waited)
             self._end(held, settlement, None, None)
 

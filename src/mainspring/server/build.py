@@ -44,6 +44,7 @@ from mainspring.deadlines.service import Deadlines
 from mainspring.deadlines.store import Item
 from mainspring.event_log.service import EventLog
 from mainspring.events import Hub
+from mainspring.external.service import WorkService
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings, KeyedSubmits
 from mainspring.faces.gearman.peers import Peers
 from mainspring.features import Feature
@@ -332,6 +333,9 @@ async def open_node(
             sends=hooks.sends,
             warm=default_context,
         )
+    works = None
+    if Feature.EXTERNAL not in lacks:
+        works = WorkService(commits, job_clock, service, first=None if fleet is None else fleet.first_in_line)
     opened = await engine.open(settings.name, loop.call_soon_threadsafe, service.lifecycle)
     handles.use_names(opened.nodes)
     service.begin(opened.term)
@@ -461,6 +465,7 @@ async def open_node(
         shut_down=shutdown.stop,
         workflows=workflows,
         logs=logs,
+        works=works,
         access=access,
         keyed_submits=KeyedSubmits(submits, access.replies, service),
         refusals=refusals,
@@ -491,6 +496,8 @@ async def open_node(
         last_writes.append(recorder.write)
     if logs is not None:
         checks.append(logs.check)
+    if works is not None:
+        checks.append(lambda _: works.tick())
     if settings.listen.http is not None and Feature.LINES not in lacks:
         checks.append(lambda _: oldest.refresh())
     node = Node(

@@ -6,7 +6,12 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from mainspring.engines.sqlite.engine import SqliteEngine
-from mainspring.engines.sqlite.slice_transaction import SqliteBulkSlice, SqliteScheduleSlice, SqliteSubscriptionSlice
+from mainspring.engines.sqlite.slice_transaction import (
+    SqliteBulkSlice,
+    SqliteScheduleSlice,
+    SqliteSubscriptionSlice,
+    SqliteWorkSlice,
+)
 from mainspring.engines.sqlite.store_file import Update, migrate_file
 from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 from mainspring.errors import SettingsError
@@ -51,6 +56,7 @@ def build_engine(
     if settings.engine == "memory":
         from mainspring.engines.memory.bulk import MemoryBulkSlice  # noqa: PLC0415
         from mainspring.engines.memory.engine import MemoryEngine  # noqa: PLC0415
+        from mainspring.engines.memory.external import MemoryWorkSlice  # noqa: PLC0415
         from mainspring.engines.memory.schedules import MemoryScheduleSlice  # noqa: PLC0415
         from mainspring.engines.memory.subscriptions import MemorySubscriptionSlice  # noqa: PLC0415
         from mainspring.engines.memory.workflows import MemoryWorkflowSlice  # noqa: PLC0415
@@ -61,12 +67,14 @@ def build_engine(
             MemoryWorkflowSlice(limits=limits),
             MemoryScheduleSlice(),
             MemorySubscriptionSlice(),
+            MemoryWorkSlice(),
         ]
         return MemoryEngine(slices)
     if settings.engine == "postgres":
         with driver_for(settings):
             from mainspring.engines.postgres.changing import PostgresBulkSlice  # noqa: PLC0415
             from mainspring.engines.postgres.engine import PostgresEngine  # noqa: PLC0415
+            from mainspring.engines.postgres.external import PostgresWorkSlice  # noqa: PLC0415
             from mainspring.engines.postgres.schedules import PostgresScheduleSlice  # noqa: PLC0415
             from mainspring.engines.postgres.subscriptions import PostgresSubscriptionSlice  # noqa: PLC0415
             from mainspring.engines.postgres.workflows import PostgresWorkflowSlice  # noqa: PLC0415
@@ -81,6 +89,7 @@ def build_engine(
                 PostgresWorkflowSlice(limits=run_limits(workflows, PostgresEngine.max_value)),
                 PostgresScheduleSlice(),
                 PostgresSubscriptionSlice(),
+                PostgresWorkSlice(),
             ],
         )
     if settings.engine == "zookeeper":
@@ -103,6 +112,7 @@ def build_engine(
             SqliteWorkflowSlice(limits=run_limits(workflows, SqliteEngine.max_value)),
             SqliteScheduleSlice(),
             SqliteSubscriptionSlice(),
+            SqliteWorkSlice(),
         ],
     )
 

@@ -386,8 +386,9 @@ class Node:
         return not fenced and self._watch.ready(self.commits)
 
     def running(self) -> int:
-        """Return how many jobs workers run."""
-        return sum(len(worker.running) for worker in self.service.dispatch.workers)
+        """Return how many jobs workers run, without those whose work runs elsewhere: it goes on without this node."""
+        held = (held for worker in self.service.dispatch.workers for held in worker.running.values())
+        return sum(one.elsewhere is None or not one.elsewhere.is_submitted for one in held)
 
     # ---- the end ----
 

@@ -158,6 +158,10 @@ class Pace:
         """Return the last figures; the lag is the longest of a minute."""
         return self._figures
 
+    def room(self, period: float) -> int:
+        """Return how many more items of a period fit."""
+        return self._pacer.room(period)
+
     def check_full(self) -> bool:
         """Return whether the next delivery with a heartbeat timeout may not fit."""
         return self._pacer.check_full()

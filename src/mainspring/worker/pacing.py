@@ -286,6 +286,10 @@ class Pacer(Generic[A, K]):
         """Whether the items need most of the capacity."""
         return self.load >= WARN_AT * self.pace
 
+    def room(self, period: float) -> int:
+        """Return how many more items of a period fit."""
+        return max(int((self.pace - self.load) * period * (1 + _ROUNDING)), 0)
+
     def check_full(self) -> bool:
         """Return whether an item with the shortest expected period does not fit, or did not until there was more room again."""
         if not self._has_room(self._expected):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mainspring.client.providers import Provider
     from mainspring.client.resources import Resource
     from mainspring.worker.current import CurrentJob
+    from mainspring.worker.elsewhere import Elsewhere
     from mainspring.workflow_code.model import Code
 
     Middleware = Callable[[CurrentJob], Iterator[Any] | AsyncIterator[Any]]
@@ -88,6 +89,8 @@ class Function:
     kept: Kept = KEPT
     middleware: tuple[Middleware, ...] = ()
     """That of the function alone, inside of the App's."""
+    elsewhere: Elsewhere | None = None
+    """The work, if it runs in another system; then its jobs are watched, and ``call`` is not called."""
     around: Surrounding | None = None
     """Runs each attempt in a worker; None for a function without middleware and provided parameters."""
 
@@ -100,6 +103,8 @@ class Function:
             options["heartbeat"] = self.heartbeat
         if self.retry is not None:
             options["retry"] = self.retry.wire()
+        if self.elsewhere is not None:
+            options["elsewhere"] = "leave" if self.elsewhere.leaves else "cancel"
         if self.limits != UNLIMITED:
             options["limits"] = limits_to_wire(self.limits)
         if self.resources:

@@ -38,6 +38,7 @@ from mainspring.worker.session import (
     WorkerSession,
 )
 from mainspring.worker.settings import WorkerSettings
+from mainspring.worker.watcher import Watcher
 from mainspring.worker.workflows.decider import WorkflowDecider
 
 if TYPE_CHECKING:
@@ -119,7 +120,8 @@ class Worker:
             )
         self._decider = decider
         self._left_out = dict(left_out or {})
-        registrations = {function.name: function.registration() for function in registry}
+        elsewhere = {name: self._functions.pop(name) for name, one in [*self._functions.items()] if one.elsewhere}
+        registrations = {one.name: one.registration() for one in registry if one.elsewhere is None}
         functions = [(name.encode(), options) for name, options in registrations.items() if name not in self._left_out]
         self._servers = dict(servers)
         self._keeps = {one.name: one.kept.arguments for one in registry if one.kept.arguments is not None}
@@ -137,6 +139,23 @@ class Worker:
         self._prefetch = PrefetchController(self.settings.concurrency)
         self._places = Places(self.settings.concurrency, self.settings.waiting_places)
         self._waits = Waits(self.settings.concurrency, self._reconsider)
+        self._watcher: Watcher | None = None
+        if elsewhere:
+            self._watcher = Watcher(
+                elsewhere,
+                self._heartbeats,
+                self._waits,
+                changed=self._changed_elsewhere,
+                refused=self._leave_out,
+                stop=self.stop,
+            )
+            self._all_links += self._new_links(
+                [(name, one.registration()) for name, one in elsewhere.items() if one.name not in self._left_out],
+                extra=True,
+                owner=self._watcher,
+            )
+        self._watching = self._all_links[len(self._links) :]
+        """The connections for jobs that are watched."""
         self._extra = ExtraPlaces(self._places, self._waits, registrations, self)
         self._held_jobs = HeldJobs(
             self._functions,
@@ -162,8 +181,10 @@ class Worker:
         self._skip_grace = asyncio.Event()
         self._changed = asyncio.Event()  # jobs have arrived or ended
 
-    def _new_links(self, functions: Sequence[tuple[bytes, bytes]] = (), *, extra: bool = False) -> list[Link]:
-        """Return a link for each server."""
+    def _new_links(
+        self, functions: Sequence[tuple[bytes, bytes]] = (), *, extra: bool = False, owner: Watcher | None = None
+    ) -> list[Link]:
+        """Return a link for each server. The worker receives its events, unless there is another ``owner``."""
         slots, isolates = None if extra else self.settings.concurrency, self._selector is not None
         links = []
         for place, connect in self._servers.items():
@@ -181,7 +202,7 @@ class Worker:
                 namespace=self._namespace,
                 ended=self._heartbeats.ended,
             )
-            link = Link(place, connect, session, self, extra=extra)
+            link = Link(place, connect, session, self if owner is None else owner, extra=extra)
             self._heartbeats.watch(link)
             links.append(link)
         return links
@@ -257,13 +278,18 @@ class Worker:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         attempts = AttemptLog(loop.time, loop.call_later)
-        self._held_jobs.attach(FailedAttempts(attempts, time.time, tracebacks=self.settings.log_tracebacks))
+        failures = FailedAttempts(attempts, time.time, tracebacks=self.settings.log_tracebacks)
+        self._held_jobs.attach(failures)
         self._waits.attach()
         if self._decider is not None:
             self._decider.attach()
+        if self._watcher is not None:
+            self._watcher.attach(self._watching, failures)
         for name, until in self._left_out.items():
             loop.call_later(until - time.monotonic(), self._register, name)
-        connections = [asyncio.create_task(link.keep(), name=f"mainspring {link.name}") for link in self._links]
+        connections = [
+            asyncio.create_task(link.keep(), name=f"mainspring {link.name}") for link in [*self._links, *self._watching]
+        ]
         beats = asyncio.create_task(self._heartbeats.run(), name="mainspring heartbeats")
         extra = asyncio.create_task(self._extra.run(), name="mainspring extra places")
         drained = asyncio.create_task(self._draining.wait(), name="mainspring stop")
@@ -282,6 +308,8 @@ class Worker:
                     task.cancel()
                 await asyncio.gather(*owned, return_exceptions=True)
                 await self._held_jobs.close()
+                if self._watcher is not None:
+                    await self._watcher.close()
                 if self._decider is not None:
                     await self._decider.close()
                 for link in self._all_links:
@@ -335,7 +363,7 @@ class Worker:
 
     def _leave_out(self, link: Link, unserved: Unserved) -> None:
         """Serve a function on the other servers only; end the worker if there are none."""
-        if link.extra:
+        if link.extra and link not in self._watching:
             return
         links = self._unserved.setdefault(unserved.function, set())
         links.add(link)
@@ -364,6 +392,9 @@ class Worker:
         self._held_jobs.stop(link, key, reason)
         if self._decider is not None:
             self._decider.stop(link, key, reason)
+
+    def _changed_elsewhere(self) -> None:
+        self._changed.set()
 
     def _jobs_changed(self) -> None:
         """Start waiting jobs and request new ones, after jobs have arrived or ended."""
@@ -429,6 +460,8 @@ class Worker:
         """Release overdue prefetched jobs, and check whether recycling is due."""
         if self._decider is not None:
             self._decider.tick()
+        if self._watcher is not None:
+            self._watcher.tick()
         overdue = asyncio.get_running_loop().time() - RELEASE_AFTER
         if self._held_jobs.release_waiting(overdue):
             self._prefetch.suspend()
@@ -451,6 +484,8 @@ class Worker:
         for link in self._all_links:
             link.session.pause()
             link.flush()
+        if self._watcher is not None:
+            self._watcher.drain()
         self._draining.set()
 
     async def _drain(self) -> None:
@@ -462,12 +497,15 @@ class Worker:
         self._held_jobs.release_all()
         if self._decider is not None:
             self._decider.release_all()
+        if self._watcher is not None:
+            self._watcher.release_all()
         await self._until(lambda: not any(link.session.unsettled for link in self._all_links), SETTLE_GRACE)
 
     def _working(self) -> bool:
         """Return whether jobs or a decision are under way, or jobs that were requested before the drain may still arrive."""
         deciding = self._decider is not None and self._decider.busy
-        return bool(self.running) or deciding or any(link.session.pausing for link in self._all_links)
+        submitting = self._watcher is not None and self._watcher.busy
+        return bool(self.running) or deciding or submitting or any(link.session.pausing for link in self._all_links)
 
     async def _until(self, done: Callable[[], bool], seconds: float, *, is_grace: bool = False) -> None:
         """Wait until ``done`` returns true, at most for ``seconds``; a grace also ends when the owner skips it."""

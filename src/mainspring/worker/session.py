@@ -62,6 +62,9 @@ _KEEPS_CALL: Final = b"keeps"
 _TIMES_CALL: Final = b"times"
 """The id of the call by which a worker declares within which times jobs of its functions should begin and end."""
 
+_OTHER_CALLS: Final = b"call:"
+"""The beginning of the ids of calls whose answers the caller gets."""
+
 _NO_METHOD: Final = b"there is no method"
 """The beginning of the answer of an earlier version to a call that it does not know."""
 
@@ -119,6 +122,14 @@ class Shown(NamedTuple):
     state: str = ""
 
 
+class Called(NamedTuple):
+    """The answer to a `WorkerSession.call`; None: it failed."""
+
+    id: bytes
+    answer: bytes | None
+    error: str = ""
+
+
 class Extended(NamedTuple):
     """A packet about runs of workflows, from ``Type.HISTORY`` on."""
 
@@ -126,7 +137,7 @@ class Extended(NamedTuple):
     args: list[bytes]
 
 
-Event: TypeAlias = Assigned | Stop | Refused | Unserved | Shown | Extended
+Event: TypeAlias = Assigned | Stop | Refused | Unserved | Shown | Called | Extended
 
 
 class _Beaten(msgspec.Struct):
@@ -198,6 +209,7 @@ class WorkerSession:
         """Whether the server takes PROGRESS_TEXT."""
         self._pauses = 0
         self._ready_since_pause = 0
+        self._calls = 0
         self.credit = 0
         self.running: set[Key] = set()
         self.paced: set[Key] = set()
@@ -328,6 +340,13 @@ class WorkerSession:
             self._pace = numbers
             self._output.append(gearman_protocol.request(Type.CALL, _PACE_CALL, b"worker.pace", numbers))
 
+    def call(self, method: bytes, params: bytes) -> bytes:
+        """Make a call, and return its id; the answer is a ``Called``. If the connection ends before, there is none."""
+        self._calls += 1
+        call_id = b"%b%d" % (_OTHER_CALLS, self._calls)
+        self._output.append(gearman_protocol.request(Type.CALL, call_id, method, params))
+        return call_id
+
     def heartbeat(self, keys: Collection[Key] | None = None) -> None:
         """Send a heartbeat for the worker and some deliveries: by default all without heartbeats of their own."""
         if self.agreed:
@@ -420,6 +439,10 @@ class WorkerSession:
                     events.append(Refused("UNSUPPORTED", message))
             elif kind in _CALLED and args[0] in _CALLS_WITHOUT_ANSWERS:
                 pass  # older servers answer these calls with a fault
+            elif kind in _CALLED and args[0].startswith(_OTHER_CALLS):
+                answered = kind == Type.ANSWER
+                error = "" if answered else args[2].decode("utf-8", "replace")
+                events.append(Called(args[0], args[1] if answered else None, error))
             elif kind == Type.ANSWER:
                 job = _decode_job(args[1])
                 events.append(Shown(args[0].decode(), job.function, job.state))

@@ -14,7 +14,8 @@ limits; ``ScheduleSuite`` and ``SharedScheduleSuite`` are the same for schedules
 delete old fire times. ``EventSuite`` is for engines that keep events, ``SubscriptionSuite`` for those that deliver them,
 ``DeadlineSuite`` for those that keep deadlines, ``HoldSuite`` and ``SharedHoldSuite`` for those that keep resources,
 ``LogSuite`` for those that keep logs of jobs, ``SeriesSuite`` for those that keep series of functions, ``RunJobSuite`` and
-``WorkflowSuite`` for those that keep runs of workflows. ``machine`` (which needs Hypothesis) compares an engine with a model.
+``WorkflowSuite`` for those that keep runs of workflows, ``WorkSuite`` for those that keep work elsewhere.
+``machine`` (which needs Hypothesis) compares an engine with a model.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from __future__ import annotations
 from tests.conformance.suite.deadlines import DeadlineSuite
 from tests.conformance.suite.driver import Make, Store
 from tests.conformance.suite.events import EventSuite
+from tests.conformance.suite.external import WorkSuite
 from tests.conformance.suite.holds import HoldSuite, SharedHoldSuite
 from tests.conformance.suite.logs import LogSuite
 from tests.conformance.suite.retaining import RetentionSuite
@@ -52,5 +54,6 @@ __all__ = [
     "SharedScheduleSuite",
     "Store",
     "SubscriptionSuite",
+    "WorkSuite",
     "WorkflowSuite",
 ]

@@ -70,6 +70,19 @@ GOLDEN: dict[str, list[Column]] = {
         ("version", "INTEGER", 1, None, 0),
         ("definition", "BLOB", 1, None, 0),
     ],
+    "works": [
+        ("job", "INTEGER", 1, None, 1),
+        ("number", "INTEGER", 1, None, 2),
+        ("function", "BLOB", 1, None, 0),
+        ("status", "INTEGER", 1, None, 0),
+        ("key", "TEXT", 1, None, 0),
+        ("meta", "TEXT", 1, None, 0),
+        ("payload", "BLOB", 1, None, 0),
+        ("attempt", "INTEGER", 1, None, 0),
+        ("since_us", "INTEGER", 1, None, 0),
+        ("canceller", "INTEGER", 1, None, 0),
+        ("ended_us", "INTEGER", 1, None, 0),
+    ],
     "grants": [
         ("resource", "TEXT", 1, None, 1),
         ("number", "INTEGER", 1, None, 0),
@@ -322,6 +335,7 @@ INDEXES = {
     "deadlines_due": "CREATE INDEX deadlines_due ON deadlines (due_us)",
     "events_of_jobs": "CREATE INDEX events_of_jobs ON events (job, number) WHERE job > 0",
     "tags_of_job": "CREATE INDEX tags_of_job ON tags (job)",
+    "works_under_way": "CREATE INDEX works_under_way ON works (status)",
     "unsuccessful": "CREATE INDEX unsuccessful ON jobs (state, ended_us) WHERE state > 4 AND term >= 0",
 }
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mainspring.bulk.rules import BulkOperation
     from mainspring.deadlines.store import Item
     from mainspring.event_log.store import Event, StoredInterest
+    from mainspring.external.store import Work
     from mainspring.job_logs.model import Chunk
     from mainspring.jobs.lateness import DueRow
     from mainspring.jobs.model import Job, StopRequest
@@ -140,6 +141,8 @@ class Tables:
         """How often slots of resources were granted."""
         self.holds: set[Hold] = set()
         self.requests: dict[Holder, Request] = {}
+        self.works: dict[tuple[int, int], Work] = {}
+        """Submissions of work that runs elsewhere, by job and number."""
         self.tokens: dict[tuple[bytes, bytes], dict[int, Holding]] = {}
         """The holdings of nodes, by function and pool, then by term; only if the store is shared."""
         self.buckets: dict[tuple[bytes, bytes], tuple[Rate, Bucket]] = {}

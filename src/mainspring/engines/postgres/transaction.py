@@ -66,6 +66,7 @@ SQL_FILES: Final = (
     "subscriptions.sql",
     "deadlines.sql",
     "holds.sql",
+    "external.sql",
 )
 
 SQL: Final = statements.load(__package__, SQL_FILES, _DIALECT)

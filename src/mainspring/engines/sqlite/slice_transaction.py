@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from mainspring.bulk.store import BulkUnit
 from mainspring.engines.sql.bulk import BulkRows, BulkSlice
+from mainspring.engines.sql.external import WorkRows, WorkSlice
 from mainspring.engines.sql.schedules import ScheduleRows, ScheduleSlice
 from mainspring.engines.sql.statements import SqlGround
 from mainspring.engines.sql.subscriptions import SubscriptionRows, SubscriptionSlice
@@ -16,6 +17,7 @@ from mainspring.engines.sqlite import jobs
 from mainspring.engines.sqlite.queries import near
 from mainspring.engines.sqlite.statements import SQL, synchronous
 from mainspring.engines.sqlite.transaction import stored_jobs
+from mainspring.external.unit import WorkUnit
 from mainspring.jobs import rules
 from mainspring.jobs.model import RUNS, UNREADABLE_OPTIONS, decode_options, read_options
 from mainspring.jobs.owners import Ended, note
@@ -209,6 +211,20 @@ class SqliteSubscriptionSlice(SubscriptionSlice):
 
     def unit(self, tx: Transaction) -> SubscriptionUnit:
         return SubscriptionUnit(SqliteSubscriptions(tx))
+
+
+class SqliteWorks(SqliteGround, WorkRows):
+    """The table of work that runs elsewhere."""
+
+    async def look_up(self, ids: Iterable[int]) -> Mapping[int, Job]:
+        return _jobs(self._tx, ids)
+
+
+class SqliteWorkSlice(WorkSlice):
+    """The slice of work that runs elsewhere."""
+
+    def unit(self, tx: Transaction) -> WorkUnit:
+        return WorkUnit(SqliteWorks(tx))
 
 
 class SqliteBulk(BulkRows):

@@ -27,6 +27,7 @@ SQL_FILES: Final = (
     "subscriptions.sql",
     "deadlines.sql",
     "holds.sql",
+    "external.sql",
 )
 
 

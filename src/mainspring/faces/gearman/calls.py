@@ -14,6 +14,7 @@ from mainspring.api.jobs import ReadJobLogs, WatchJobs
 from mainspring.api.request import ApiError, Code, Problem, Request, problem_of, read, write
 from mainspring.errors import ForbiddenError
 from mainspring.faces.gearman.peers import About
+from mainspring.faces.gearman.work_calls import WORK_CALLS
 from mainspring.features import Feature
 from mainspring.jobs.model import MAX_WAIT, MOST_DEPTH, JobFailure
 from mainspring.jobs.user_data import MAX_KEPT_ARGUMENTS
@@ -335,6 +336,7 @@ class Calls:
             Texts: _texts,
             StateDepth: _state_depth,
             WatchJobs: self._watch,
+            **WORK_CALLS,
         }
         self.requests = ChainMap({kind.call: kind for kind in self._own}, api.requests)
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from mainspring.api.handlers.registry import Api
     from mainspring.api.handlers.submitting import SubmitCalls
     from mainspring.api.submitting import JobOptions, Submission
+    from mainspring.external.service import WorkService
     from mainspring.faces.gearman.guard import Credentials
     from mainspring.faces.gearman.peers import Connected, Peers
     from mainspring.job_logs.service import LogService
@@ -123,6 +124,7 @@ class GearmanFace:
         remote_load: Callable[[bytes], RemoteLoad] | None = None,
         workflows: WorkflowService | None = None,
         logs: LogService | None = None,
+        works: WorkService | None = None,
         access: Credentials | None = None,
         keyed_submits: KeyedSubmits | None = None,
         refusals: Refusals | None = None,
@@ -149,6 +151,8 @@ class GearmanFace:
         """The runs of workflows; None if the node's store keeps none."""
         self.logs = logs
         """The logs of jobs; None if the node's store keeps none."""
+        self.works = works
+        """Work in other systems; None if the node's store keeps none."""
         self.remote_load = remote_load
         """Returns the other nodes' counts for ``status``; None if the node does not count its fleet."""
         self.piece_cache = PieceCache(service.clock.monotonic)

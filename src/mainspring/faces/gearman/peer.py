@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from mainspring.access.caller import Caller
     from mainspring.callbacks import CallInProgress
+    from mainspring.external.service import WorkService
     from mainspring.faces.gearman.face import GearmanFace
     from mainspring.faces.gearman.guard import Credentials, Refusals
     from mainspring.faces.gearman.peers import About
@@ -218,6 +219,15 @@ class Peer:
                 if held is not None:
                     return held
         return None
+
+    @property
+    def works(self) -> WorkService | None:
+        """Return the work in other systems of its node; None if the store keeps none."""
+        return self.face.works
+
+    def now(self) -> float:
+        """Return monotonic time."""
+        return self.service.clock.monotonic()
 
     def prepare(self, deliveries: Sequence[tuple[str, str]], *, ready: bool) -> None:
         """Let jobs of this peer's workers begin when their executors are ``ready``. Those that it does not run are ignored."""

@@ -8,7 +8,7 @@ The JSON in the packets of the extension; docs/reference/protocol.md is their sp
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 
@@ -80,6 +80,8 @@ class RegisterOptions(msgspec.Struct, forbid_unknown_fields=True):
     limits: LimitSpec | None = None
     resources: Annotated[dict[Text, ResourceSpec], msgspec.Meta(max_length=MAX_LINES)] = {}
     """The definitions of the resources that the function uses."""
+    elsewhere: Literal["cancel", "leave"] | None = None
+    """The work runs in another system, and this happens to it at a timeout; see ``work.begin``."""
     workflow: WorkflowOptions | None = None
     """The function is a workflow, and the worker decides its runs; ``timeout`` is that of a run."""
     decisions: Whole = 100

@@ -276,6 +276,9 @@ def _register(peer: Peer, args: list[bytes]) -> None:
             b"UNSUPPORTED", b"%b has %b, and %b" % (function, given or b"limits", Feature.LIMITS.refusal.encode())
         )
         return
+    if options.elsewhere is not None and Feature.EXTERNAL in peer.service.lacks:
+        peer.refuse(b"UNSUPPORTED", b"%b has work elsewhere, and %b" % (function, Feature.EXTERNAL.refusal.encode()))
+        return
     if options.workflow is not None:
         if not 1 <= options.decisions <= MOST_DECISIONS:
             _refuse(peer, f"a worker takes 1 to {MOST_DECISIONS} decisions at a time, not {options.decisions}")
@@ -289,6 +292,7 @@ def _register(peer: Peer, args: list[bytes]) -> None:
         retry=options.retry,
         limits=limits,
         resources=resources,
+        elsewhere=options.elsewhere or "",
     )
     peer.worker_side.register(function, ability)
 

@@ -1,0 +1,221 @@
+"""Work that runs elsewhere: the rows of its submissions, and the jobs that cancel those that must not go on."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mainspring.external.store import (
+    SHOWN_FOR,
+    BeginWork,
+    End,
+    EndWork,
+    FindWork,
+    LookAtWork,
+    Looked,
+    Record,
+    RecordWork,
+    Starting,
+    Status,
+    Work,
+)
+from mainspring.jobs import rules
+from mainspring.jobs.model import Options, State
+from mainspring.jobs.rules import Event, Settlement
+from tests.conformance.suite.driver import NOW, Store
+from tests.conformance.suite.fixtures import StoreFixtures
+
+if TYPE_CHECKING:
+    from mainspring.jobs.model import Job
+
+ENDS = [event for event in Event if State.LEASED in rules.sources(event) and rules.target(event).ended]
+"""The events that end a held job."""
+HAND_BACK = sorted(rules.GIVES_BACK)
+META = '{"id":"j-1"}'
+CANCEL = b"f.cancel"
+
+
+def begin(store: Store, job: Job, key: str = "k1", now: int = NOW, **values: Any) -> Work:
+    """Begin the work of a job."""
+    ((work,),) = store.group(BeginWork([Starting(job.id, job.function, key, b'["x"]', values.get("attempt", 0))], now))
+    assert isinstance(work, Work)
+    return work
+
+
+def record(store: Store, job: Job, number: int = 1, meta: str = META) -> set[tuple[int, int]]:
+    """Record the answer to a submission."""
+    (recorded,) = store.group(RecordWork([Record(job.id, number, meta)]))
+    assert isinstance(recorded, set)
+    return recorded
+
+
+def end(store: Store, job: Job, status: Status, number: int = 1) -> None:
+    store.group(EndWork([End(job.id, number, int(status))]))
+
+
+def look(store: Store, now: int = NOW) -> Looked:
+    (looked,) = store.group(LookAtWork(now))
+    assert isinstance(looked, Looked)
+    return looked
+
+
+def shown(store: Store, job: Job) -> list[tuple[int, Status, str]]:
+    """Return number, state and answer of each submission of a job."""
+    return [(work.number, Status(work.status), work.meta) for work in store.read(FindWork(job.id))]
+
+
+def cancellations(store: Store) -> list[Any]:
+    """Lease the jobs that cancel work, and return their arguments."""
+    return [json.loads(job.payload) for job in sorted(store.claim(CANCEL), key=lambda job: job.id)]
+
+
+def submitted(store: Store) -> Job:
+    """Return a held job whose work is submitted, and recorded."""
+    job = store.leased()
+    begin(store, job)
+    record(store, job)
+    return job
+
+
+class WorkSuite(StoreFixtures):
+    """The contract of ``mainspring.external.store``."""
+
+    # ---- submissions ----
+
+    def test_a_submission_keeps_its_key_and_its_answer(self, store: Store) -> None:
+        job = store.leased()
+        first = begin(store, job, "k1")
+        assert (first.number, first.key, first.meta, first.since_us) == (1, "k1", "", NOW)
+        assert begin(store, job, "k2", NOW + 5) == first._replace(payload=begin(store, job).payload)
+        assert record(store, job) == {(job.id, 1)}
+        repeated = begin(store, job, "k3", NOW + 9)
+        assert (repeated.number, repeated.key, repeated.meta, repeated.since_us) == (1, "k1", META, NOW)
+
+    def test_the_first_answer_stays(self, store: Store) -> None:
+        job = submitted(store)
+        assert record(store, job, meta='"other"') == set()
+        assert record(store, job, number=2) == set()
+        assert shown(store, job) == [(1, Status.OPEN, META)]
+
+    @pytest.mark.parametrize("event", HAND_BACK)
+    def test_a_job_that_is_handed_back_keeps_its_work(self, store: Store, event: Event) -> None:
+        job = submitted(store)
+        store.settle(
+            Settlement(store.present(job.id), event, 0, due_us=NOW if event in {Event.RETRY, Event.SNOOZE} else 0)
+        )
+        assert look(store) == Looked(0, more=False, any=True)
+        assert shown(store, job) == [(1, Status.OPEN, META)]
+        store.wake(NOW)
+        (job,) = store.claim()
+        assert begin(store, job, "k2").key == "k1"
+
+    def test_submissions_outlive_the_node(self, store: Store) -> None:
+        job = submitted(store)
+        store.reopen()
+        store.recover()
+        assert look(store) == Looked(0, more=False, any=True)
+        (job,) = store.claim()
+        assert (begin(store, job, "k2").key, begin(store, job, "k2").meta) == ("k1", META)
+
+    def test_another_attempt_submits_anew(self, store: Store) -> None:
+        job = submitted(store)
+        end(store, job, Status.OVER)
+        work = begin(store, job, "k2", NOW + 7, attempt=1)
+        assert (work.number, work.key, work.meta, work.since_us, work.attempt) == (2, "k2", "", NOW + 7, 1)
+        assert shown(store, job) == [(2, Status.OPEN, "")]
+
+    def test_work_that_has_succeeded_is_not_submitted_again(self, store: Store) -> None:
+        job = submitted(store)
+        end(store, job, Status.DONE)
+        work = begin(store, job, "k2")
+        assert (work.number, work.key, work.meta) == (1, "k1", META)
+
+    # ---- cancellations ----
+
+    @pytest.mark.parametrize("event", [event for event in ENDS if event is not Event.SUCCEED])
+    @pytest.mark.parametrize("running", [False, True])
+    def test_work_is_cancelled_once_its_job_has_ended(self, store: Store, event: Event, running: bool) -> None:
+        job = submitted(store)
+        if running:
+            store.assign(job)
+        store.end(job, event)
+        assert look(store) == Looked(1, more=False, any=True)
+        assert look(store) == Looked(0, more=False, any=True), "it has a job that cancels it"
+        assert cancellations(store) == [{"key": "k1", "meta": {"id": "j-1"}, "args": None, "number": 1}]
+        assert shown(store, job) == [(1, Status.CANCELLING, META)]
+
+    def test_work_of_a_job_that_is_cancelled_while_it_waits_is_cancelled(self, store: Store) -> None:
+        job = submitted(store)
+        store.settle(Settlement(store.present(job.id), Event.RELEASE, 0))
+        store.cancel(job.id)
+        assert look(store).cancelled == 1
+
+    def test_work_of_a_job_that_is_gone_is_cancelled(self, store: Store) -> None:
+        job = store.leased(options=Options(forget=True))
+        begin(store, job)
+        record(store, job)
+        store.end(job, Event.FAIL)
+        assert store.find(job.id) is None
+        assert look(store).cancelled == 1
+
+    def test_a_cancellation_without_an_answer_has_the_arguments(self, store: Store) -> None:
+        job = store.leased()
+        begin(store, job)
+        store.end(job, Event.CANCEL)
+        look(store)
+        assert cancellations(store) == [{"key": "k1", "meta": None, "args": ["x"], "number": 1}]
+
+    @pytest.mark.parametrize("status", [Status.DONE, Status.OVER])
+    @pytest.mark.parametrize("event", ENDS)
+    def test_work_that_has_ended_is_not_cancelled(self, store: Store, status: Status, event: Event) -> None:
+        job = submitted(store)
+        end(store, job, status)
+        assert look(store) == Looked(0, more=False, any=True)
+        store.end(job, event)
+        assert look(store) == Looked(0, more=False, any=False)
+        assert shown(store, job) == []
+        assert cancellations(store) == []
+
+    def test_work_of_a_job_that_has_succeeded_is_not_cancelled(self, store: Store) -> None:
+        job = submitted(store)
+        store.end(job, Event.SUCCEED)
+        assert look(store) == Looked(0, more=False, any=False)
+
+    def test_work_is_cancelled_although_its_job_goes_on(self, store: Store) -> None:
+        job = store.leased()
+        begin(store, job)
+        end(store, job, Status.CANCEL)
+        assert record(store, job) == {(job.id, 1)}, "the answer may come after the timeout"
+        assert begin(store, job, "k2").key == "k2"
+        assert look(store) == Looked(1, more=False, any=True)
+        assert [one["key"] for one in cancellations(store)] == ["k1"]
+        assert shown(store, job) == [(1, Status.CANCELLING, META), (2, Status.OPEN, "")]
+
+    @pytest.mark.parametrize(
+        ("event", "status"),
+        [(Event.SUCCEED, Status.ANSWERED), (Event.FAIL, Status.GIVEN_UP), (Event.CANCEL, Status.GIVEN_UP)],
+    )
+    def test_it_is_seen_how_a_cancellation_has_ended(self, store: Store, event: Event, status: Status) -> None:
+        job = submitted(store)
+        store.end(job, Event.CANCEL)
+        look(store)
+        (canceller,) = store.claim(CANCEL)
+        store.end(canceller, event)
+        assert look(store) == Looked(0, more=False, any=False)
+        (work,) = store.read(FindWork(job.id))
+        assert (work.status, work.canceller, work.ended_us) == (status, canceller.id, NOW)
+        later = NOW + round(SHOWN_FOR * 1_000_000)
+        look(store, later)
+        assert len(store.read(FindWork(job.id))) == 1
+        look(store, later + 1)
+        assert store.read(FindWork(job.id)) == []
+
+    def test_a_look_is_bounded(self, store: Store) -> None:
+        jobs = [submitted(store) for _ in range(5)]
+        for job in jobs:
+            store.end(job, Event.CANCEL)
+        looks = [store.group(LookAtWork(NOW, 2))[0] for _ in range(3)]
+        assert [(one.cancelled, one.more) for one in looks] == [(2, True), (2, True), (1, False)]
+        assert len(cancellations(store)) == 5
