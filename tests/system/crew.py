@@ -28,14 +28,21 @@ class Crew:
     """Some workers of the same nodes. A context manager: they end with it."""
 
     def __init__(
-        self, fork_server: ForkServer, directory: Path, servers: Sequence[str], functions: Sequence[str], number: int
+        self,
+        fork_server: ForkServer,
+        directory: Path,
+        servers: Sequence[str],
+        functions: Sequence[str],
+        number: int,
+        *,
+        app: str | Path = APP,
     ) -> None:
-        """``functions`` are the tasks to run, all tasks and workflows if there are none."""
+        """``functions`` are the tasks to run, all tasks and workflows of the App if there are none."""
         self._fork_server = fork_server
         self._directory = directory
         self.effects = directory / "effects"
         """The file of executions."""
-        self._arguments = ["worker", str(APP), "--server", ",".join(servers)]
+        self._arguments = ["worker", str(app), "--server", ",".join(servers)]
         if functions:
             self._arguments += ["--functions", ",".join(functions)]
         self._workers = dict.fromkeys(range(number), 0)

@@ -179,7 +179,16 @@ def repeat_errands() -> None:
     PostgresRuns.change_errands = lambda self, done, new: change(self, (), new)  # type: ignore[method-assign]
 
 
+def give_slots_twice() -> None:
+    """Plant a defect: decisions about resources do not see who has slots."""
+    from mainspring.resources import holds
+
+    free = holds.free_slots
+    holds.free_slots = lambda resources, held: free(resources, ())
+
+
 PLANTS = {
+    "slots": give_slots_twice,
     "memory": trust_memory,
     "errands": repeat_errands,
     "acknowledgement": acknowledge_early,
