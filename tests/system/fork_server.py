@@ -184,7 +184,7 @@ def give_slots_twice() -> None:
     from mainspring.resources import holds
 
     free = holds.free_slots
-    holds.free_slots = lambda resources, held: free(resources, ())
+    holds.free_slots = lambda resources, holds: free(resources, ())
 
 
 PLANTS = {

@@ -176,7 +176,8 @@ class ResourceChaos:
     def _submit(self) -> None:
         live = len(self._jobs) - len(self._ended)
         for _ in range(MOST_LIVE - live):
-            task = self.chance.choice([resource_tasks.small, resource_tasks.large, resource_tasks.letter])
+            tasks: list[Any] = [resource_tasks.small, resource_tasks.large, resource_tasks.letter]
+            task = self.chance.choice(tasks)
             with contextlib.suppress(MainspringError, TimeoutError, OSError):
                 self._jobs.append(task.submit(self.chance.choice([0.0, 0.01, 0.05, 0.3])))
 
