@@ -236,7 +236,7 @@ class HoldTables(Protocol):
         """Return the requests that have a line for one of these resources, whole, valid or not."""
 
     async def delete(self, holds: Sequence[Hold], requests: Sequence[Request]) -> None:
-        """Delete rows of locked resources."""
+        """Delete rows of locked resources: of each holder those of all items of a resource."""
 
     async def add(self, holds: Sequence[Hold], requests: Sequence[Request]) -> None:
         """Write rows of locked resources."""

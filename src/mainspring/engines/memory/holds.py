@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from mainspring.storage.engine import Meter, Operation, Page
 
 
+_HELD: Final = frozenset(int(state) for state in State if state.held)
+
+
 class MemoryHolds:
     """``HoldTables`` in dictionaries."""
 
@@ -56,7 +59,7 @@ class MemoryHolds:
 
     def _is_leased(self, holder: Holder) -> bool:
         job = self._tables.jobs.get(holder.id)
-        return job is not None and State(job.state).held and job.term == holder.term
+        return job is not None and job.term == holder.term and job.state in _HELD
 
     async def holds(self, names: Collection[str]) -> Sequence[Hold]:
         return [one for one in self._tables.holds if one.resource in names]

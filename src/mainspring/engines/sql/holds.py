@@ -25,7 +25,7 @@ from mainspring.resources.holds import Hold, Holder, Line, Request
 from mainspring.storage.engine import in_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from mainspring.engines.sql.statements import Handlers, Readers, Statements, Transaction, Values
     from mainspring.resources.hold_store import Asked, Holding, HoldTables, StoredResource
@@ -80,10 +80,16 @@ class HoldRows:
         ]
 
     async def delete(self, holds: Sequence[Hold], requests: Sequence[Request]) -> None:
-        if holds:
-            await self._sql.many("delete_hold", [(one.resource, one.item, *one.holder) for one in holds])
-        if requests:
-            await self._sql.many("delete_request", [(name, *one.holder) for one in requests for name in _names(one)])
+        await self._delete("delete_holds", [(one.resource, one.holder) for one in holds])
+        await self._delete("delete_requests", [(name, one.holder) for one in requests for name in _names(one)])
+
+    async def _delete(self, statement: str, rows: Iterable[tuple[str, Holder]]) -> None:
+        """Delete all rows of holders of some resources. Most have the same resource, kind and term."""
+        alike: dict[tuple[str, int, int], set[int]] = {}
+        for resource, (kind, holder, term) in rows:
+            alike.setdefault((resource, kind, term), set()).add(holder)
+        for values, holders in alike.items():
+            await self._sql.execute(statement, *values, self._sql.among(holders))
 
     async def add(self, holds: Sequence[Hold], requests: Sequence[Request]) -> None:
         if holds:

@@ -28,6 +28,12 @@ INSERT INTO holds (resource, item, kind, holder, term, turn, units, number, sinc
 INSERT INTO requests (resource, kind, holder, term, turn, priority, since_us, until_us, limit_us, function, lines)
 {rows(text, smallint, bigint, bigint, bigint, smallint, bigint, bigint, bigint, bytea, bytea)};
 
+-- name: delete_holds
+DELETE FROM holds {index(holds_of)} WHERE resource = $1 AND kind = $2 AND term = $3 AND holder {among($4)};
+
+-- name: delete_requests
+DELETE FROM requests WHERE resource = $1 AND kind = $2 AND term = $3 AND holder {among($4)};
+
 -- name: held_by
 SELECT resource FROM holds WHERE holder {among($1)} UNION SELECT resource FROM requests WHERE holder {among($1)};
 
