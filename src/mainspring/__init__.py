@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mainspring.client.external import Done, ExternalWork, Failed, Running, Throttled
     from mainspring.client.job import Job, LogLine
     from mainspring.client.json_types import register_type
+    from mainspring.client.managed import Resource, Status
     from mainspring.client.options import Rate, Retry
     from mainspring.client.outcomes import Data, Missed, Progress, Warned
     from mainspring.client.providers import Provide
@@ -54,6 +55,7 @@ _MODULES = {
     "mainspring.client.external": ("Done", "ExternalWork", "Failed", "Running", "Throttled"),
     "mainspring.client.job": ("Job", "LogLine"),
     "mainspring.client.json_types": ("register_type",),
+    "mainspring.client.managed": ("Resource", "Status"),
     "mainspring.client.options": ("Rate", "Retry"),
     "mainspring.client.providers": ("Provide",),
     "mainspring.client.run": ("Run",),
@@ -131,12 +133,14 @@ __all__ = [
     "Provide",
     "Rate",
     "RefusedError",
+    "Resource",
     "Retry",
     "Run",
     "Running",
     "ServerError",
     "SettingsError",
     "Snooze",
+    "Status",
     "Task",
     "Throttled",
     "UsageError",

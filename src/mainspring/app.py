@@ -17,6 +17,8 @@ from mainspring.client.events import EventReader, checked_filter
 from mainspring.client.job import Job, SubmittedJob, aresults, check_handle, results
 from mainspring.client.listening import Functions as EventFunctions
 from mainspring.client.listening import Listeners, build_filter
+from mainspring.client.managed import Resource as ManagedResource
+from mainspring.client.managed import build_managed
 from mainspring.client.operating import Functions, Jobs, Runs
 from mainspring.client.options import (
     CancelMode,
@@ -507,19 +509,51 @@ class App(AppClient):
         return DefineExternal(define)
 
     def resource(
-        self, name: str, *, total: int | None = None, items: Mapping[str, Iterable[str]] | None = None
+        self,
+        name: str,
+        managed: ManagedResource | None = None,
+        /,
+        *,
+        total: int | None = None,
+        items: Mapping[str, Iterable[str]] | None = None,
+        max: int = 1,  # noqa: A002 - as commands have it
+        min: int = 0,  # noqa: A002
+        slots: int = 1,
+        labels: Iterable[str] = (),
+        idle: Duration | None = "8m",
+        max_age: Duration | None = None,
+        check: Duration | None = "1m",
+        timeout: Duration | None = "1h",
+        retry: Retry | None = None,
     ) -> Resource:
-        """Define a resource that tasks share: ``total`` slots, or named items, each with labels.
+        """Define a resource that tasks share: ``total`` slots, named items with labels, or a class that makes instances.
 
         ``app.resource("licence", total=5)``; ``app.resource("printer", items={"p1": {"colour"}, "p2": set()})``. The workers of
         tasks that use it declare it; ``mainspring resources`` shows and overrides it.
 
+        ``app.resource("spark", Spark(size=4), max=3, slots=2)`` has instances of a class (`mainspring.Resource`). Mainspring
+        creates one when a job waits for its slots, up to ``max``, and keeps ``min``. It releases one that nobody holds or waits
+        for and that was last used ``idle`` ago, and after ``max_age`` one that nobody holds. None: never. Workers with the class
+        run the jobs that do so: ``spark.create``, ``spark.check`` every ``check``, and ``spark.release``. An attempt of them may
+        last for ``timeout``; ``retry`` says when the next one follows. Instances have ``labels``, and those of the fields of the
+        class: ``uses={spark.where(size=4): 1}``.
+
         Raises UsageError if it is invalid, the name is taken, or the App's store has no limits.
         """
         self._check({"uses": name})
-        resource = build_resource(name, total, items)
+        definition = None
+        if managed is not None:
+            given: object = managed
+            if not isinstance(given, ManagedResource):
+                raise refusal(
+                    "the class of a resource", "an object of a class with the base mainspring.Resource", given
+                )
+            definition = build_managed(managed, max, min, slots, labels, idle, max_age, check, timeout, retry)
+        resource = build_resource(name, total, items, definition)
         if name in self._resources:
             raise UsageError(f"the App has a resource with the name {name!r} already")
+        if definition is not None:
+            self._definitions.steps(resource)
         self._resources[name] = resource
         return resource
 

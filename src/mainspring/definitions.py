@@ -32,6 +32,7 @@ from mainspring.errors import UsageError, WorkflowUsageError
 from mainspring.resources.rules import UNLIMITED
 from mainspring.worker.external_functions import build_canceller, build_external
 from mainspring.worker.functions import build_function, build_workflow, times_of
+from mainspring.worker.instance_steps import step_functions
 from mainspring.worker.registry import KEPT, check_version
 from mainspring.workflows.model import YEAR
 
@@ -520,6 +521,13 @@ class Definitions:
         self._registry.add(function)
         self._registry.add(build_canceller(function))
         return ExternalTask(function.call, function, self._connections, options, unique, key, self._check)
+
+    def steps(self, resource: Resource) -> None:
+        """Define the functions that create, check and release instances of a managed resource. Raises UsageError."""
+        assert resource.kind is not None
+        for step, call in step_functions(resource.kind).items():
+            name = f"{resource.name}.{step}"
+            self._registry.add(build_function(call, name, "thread", Options(), resources=(resource,)))
 
     def listener(
         self,

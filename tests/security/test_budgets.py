@@ -87,6 +87,7 @@ BOUNDED: dict[str, str] = {
     "ResourceDetails.items": "holds.MAX_ITEMS",
     "ResourceDetails.holds": "resources.MOST_SHOWN",
     "ResourceDetails.waits": "resources.MOST_SHOWN",
+    "ResourceDetails.instances": "managed.MAX_INSTANCES, and instances.MOST_GONE",
     "WaitInfo.labels": "holds.MAX_LABELS for each line",
     "WaitInfo.lacks": "holds.MAX_LINES",
     "WaitInfo.behind": "holds.SHOWN",

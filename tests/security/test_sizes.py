@@ -140,6 +140,7 @@ CHECKED: dict[str, str] = {
     r"api\.submitting\.(Submit|RunJob)\.(function|unique)": "submission_problem; no request from outside",
     r"jobs\.model\.Retry\.\w+": "check_retry; stored options have it, too",
     r"[\w.]+\.misfire": "catalogue.check",
+    r"resources\.managed\.ManagedSpec\.fields\{v\}": "managed_of",
     r"jobs\.model\.JobFailure\.\w+": "model.fitting",
     r"faces\.gearman\.worker_reports\.SettleDetail\.delay": "settle: clamped",
     r"faces\.gearman\.worker_reports\.LoggedLines\.(handle|token)": "only compared",

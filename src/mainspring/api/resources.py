@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -12,6 +12,7 @@ from mainspring.api.functions import Reason  # noqa: TC001 - msgspec reads the a
 from mainspring.api.request import PAGE_LIMIT, Code, Cursor, Limit, Page, Request, Touches
 from mainspring.features import Feature
 from mainspring.resources.holds import MAX_LABELS, Items
+from mainspring.resources.managed import ManagedSpec  # noqa: TC001 - msgspec reads the annotation
 from mainspring.sizes import Seconds, Text, Whole, about, described
 
 ResourceName = Annotated[Text, about("The name of a resource.")]
@@ -27,7 +28,35 @@ class ItemInfo(msgspec.Struct):
     slots: int
     held: int
     state: str
-    """``idle``, ``busy`` or ``draining``; ``gone`` for one that is no longer defined, and still held."""
+    """``idle``, ``busy`` or ``draining``; ``gone`` for one that is no longer defined, and still held. Instances have more."""
+
+
+class InstanceInfo(msgspec.Struct):
+    """An instance of a managed resource."""
+
+    name: str
+    state: str
+    """``starting``, ``ready``, ``busy``, ``idle``, ``draining``, ``releasing``, ``broken`` or ``gone``."""
+    since: str | None
+    """When the state began; for ``busy`` and ``idle``, when it was ready."""
+    why: str
+    """Why it is in its state, or what the last step has reported."""
+    held: int
+    created: str | None
+    last_used: str | None
+    fields: dict[str, Any]
+    key: str
+    """The key that ``create`` gets."""
+    meta: Any = msgspec.UNSET
+    """The value that ``create`` has returned. Only for callers with the right to see payloads."""
+    step: str = ""
+    """The step under way: ``create``, ``check`` or ``release``."""
+    job: str = ""
+    """The handle of its job."""
+    failures: int = 0
+    """The jobs of the step, or the checks in a row, that have failed."""
+    next: str | None = None
+    """When the next job of the step begins."""
 
 
 class ResourceInfo(msgspec.Struct):
@@ -89,6 +118,9 @@ class ResourceDetails(ResourceInfo):
 
     holds: list[HoldInfo] = []
     waits: list[WaitInfo] = []
+    managed: ManagedSpec | None = None
+    """How instances are made and released, if it is a managed resource."""
+    instances: list[InstanceInfo] = []
 
 
 class FreedHold(msgspec.Struct):
@@ -135,6 +167,8 @@ class SetResource(Request[ResourceInfo]):
     name: ResourceName
     total: Annotated[Whole | None, described("The number of slots, of a counted resource.")] = None
     items: Annotated[Items | None, about("The labels of each item, by name, of a resource with named items.")] = None
+    max: Annotated[Whole | None, described("The most instances, of a managed resource.")] = None
+    min: Annotated[Whole | None, described("The fewest instances, of a managed resource.")] = None
     declared: Annotated[bool, described("Use what its workers declare: undo this command.")] = False
 
 
@@ -147,7 +181,7 @@ class DrainResource(Request[ResourceInfo]):
     call = "resources.drain"
     http = post("resources/{name}/drain", problems=(Code.RESOURCE_NOT_FOUND,), example={"item": "p1"})
     name: ResourceName
-    item: Annotated[Text | None, described("The name of an item; without it, all of them.")] = None
+    item: Annotated[Text | None, described("The name of an item or instance; without it, all of them.")] = None
     undo: Annotated[bool, described("Grant its slots again.")] = False
     reason: Annotated[Reason, described("Why, for the audit.")] = ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from json import dumps
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
@@ -25,6 +26,19 @@ if TYPE_CHECKING:
 
 COLUMNS = ("name", "slots", "held", "waiting", "items", "source")
 HOLD_COLUMNS = ("holder", "kind", "item", "units", "number", "since", "until")
+INSTANCE_COLUMNS = (
+    "instance",
+    "state",
+    "since",
+    "created",
+    "last_used",
+    "held",
+    "meta",
+    "step",
+    "job",
+    "failures",
+    "why",
+)
 WAIT_COLUMNS = (
     "holder",
     "kind",
@@ -71,6 +85,8 @@ def list_resources(*, json: Json = False, server: ServerOptions = LOCAL) -> int:
 def show(name: Name, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """Show the holders of a resource, and the requests for its slots, each with those before it.
 
+    A managed resource has instances: each is shown with its state, why it is in it, and the job of the step under way.
+
     EXIT CODES
       0 shown, 3 no server, 4 no such resource
     """
@@ -90,11 +106,13 @@ def set_resource(
 ) -> int:
     """Set the slots of a resource. They replace those that its workers declare, until --declared.
 
-    A lower total takes nothing away from those that hold slots now.
+    A lower total takes nothing away from those that hold slots now. A managed resource has --max and --min instances: more than
+    the most are released when nobody holds them.
 
     EXAMPLES
       mainspring resources set licence --total 5
       mainspring resources set printer --item p1=colour,large --item p2
+      mainspring resources set spark --max 5
 
     EXIT CODES
       0 set, 3 no server, 4 no such resource
@@ -107,6 +125,8 @@ def set_resource(
 @takes(DrainResource)
 def drain(name: Name, /, *, given: Given = NOTHING, json: Json = False, server: ServerOptions = LOCAL) -> int:
     """Grant no more slots of a resource, or of one of its items. Those that have some keep them until they end.
+
+    Instances of a managed resource are released then. Without --item, no new ones are made.
 
     EXAMPLES
       mainspring resources drain printer --item p1 --reason "paper jam"
@@ -192,9 +212,17 @@ def _print(one: Mapping[str, Any]) -> None:
 
 
 def _print_details(one: Mapping[str, Any]) -> None:
-    print_fields({key: value for key, value in _shown(one).items() if key not in {"holds", "waits"}})
+    print_fields({key: value for key, value in _shown(one).items() if key not in _PARTS})
+    _print_part(INSTANCE_COLUMNS, map(_instance, one["instances"]))
     _print_part(HOLD_COLUMNS, one["holds"])
     _print_part(WAIT_COLUMNS, map(_wait, one["waits"]))
+
+
+_PARTS = {"holds", "waits", "managed", "instances"}
+
+
+def _instance(one: Mapping[str, Any]) -> dict[str, Any]:
+    return {**one, "instance": one["name"], "meta": dumps(one["meta"]) if "meta" in one else ""}
 
 
 def _print_part(columns: tuple[str, ...], rows: Iterable[Mapping[str, Any]]) -> None:

@@ -30,6 +30,7 @@ class Subject(StrEnum):
     NODE = "node"
     OPERATION = "operation"
     WEBHOOK = "webhook"
+    RESOURCE = "resource"
     OBJECT = "object"
     """Anything that somebody has acted on."""
 
@@ -122,6 +123,14 @@ class FunctionFields(Fields):
     number: Annotated[int, about("How many dead letters the series has so far.")] = 0
 
 
+class InstanceFields(Fields):
+    """Of an event about an instance of a managed resource."""
+
+    instance: Annotated[str, about("The name of the instance.")] = ""
+    state: Annotated[str, about("Its state.")] = ""
+    why: Annotated[str, about("Why it is in the state, or why a step has failed.")] = ""
+
+
 class OperationFields(Fields):
     """Of an event about an operation on many jobs."""
 
@@ -192,6 +201,9 @@ SCHEDULE_RESUMED: Final = "schedule.resumed"
 FUNCTION_PAUSED: Final = "function.paused"
 FUNCTION_RESUMED: Final = "function.resumed"
 DEAD_LETTERS: Final = "function.dead_letters"
+INSTANCE_READY: Final = "resource.instance_ready"
+INSTANCE_FAILED: Final = "resource.instance_failed"
+INSTANCE_RELEASED: Final = "resource.instance_released"
 WORKER_LOST: Final = "worker.lost"
 NODE_JOINED: Final = "node.joined"
 NODE_DEAD: Final = "node.dead"
@@ -258,6 +270,14 @@ TYPES: Final = {
             FunctionFields,
             "A job of the function has failed for good: the first one of a series, or the 10th, the 100th, and so on.",
         ),
+        EventType(INSTANCE_READY, Subject.RESOURCE, InstanceFields, "An instance of a managed resource was created."),
+        EventType(
+            INSTANCE_FAILED,
+            Subject.RESOURCE,
+            InstanceFields,
+            "An instance is broken or gone, or its creation or release has failed and is tried again.",
+        ),
+        EventType(INSTANCE_RELEASED, Subject.RESOURCE, InstanceFields, "An instance was released."),
         EventType(
             WORKER_LOST,
             Subject.WORKER,

@@ -26,7 +26,7 @@ from mainspring.jobs.suspects import IsolationQueue, Suspects
 from mainspring.jobs.token_grants import TokenGrants
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from mainspring.errors import StoreError
     from mainspring.jobs.admission import AdmissionQueue
@@ -223,7 +223,8 @@ class Assigner:
     ``begin`` is called if jobs wait that stand for runs, ``give_back`` if no worker here can run a function's jobs soon,
     ``release`` with a job whose key's tokens other nodes hold, and ``hand_back`` if stored jobs have come to a paused node.
     ``refused`` settles a claimed job that may not be handed out any more, and returns whether it did. ``keep`` stores a
-    foreground job, and then calls a function. ``denied`` ends a job that has waited too long for resources. On a shared store
+    foreground job, and then calls a function. ``denied`` ends a job that has waited too long for resources. ``lacking`` is called
+    with the resources for whose slots a job begins to wait. On a shared store
     ``withheld`` returns whether a claimed foreground job is held back, because its last client here has left; ``leased`` are
     the granted tokens of limits, and ``share`` returns this node's quota of a function's jobs, if there is one.
     """
@@ -240,6 +241,7 @@ class Assigner:
         refused: Callable[[Held], bool],
         keep: Callable[[Held, Callable[[], None]], None],
         denied: Callable[[Held, Waits], None],
+        lacking: Callable[[Collection[str]], None],
         withheld: Callable[[Held], bool] | None = None,
         leased: GrantedAccounts | None = None,
         share: Callable[[FunctionQueue], ClaimQuota] | None = None,
@@ -257,7 +259,7 @@ class Assigner:
         """Times and timers of queues that are served again because time lets more of their jobs start."""
         self.suspects = Suspects(context, self._serve_or_give_back)
         self.isolation = IsolationQueue(context.dispatch, self.serve)
-        self.hold_requests = HoldRequests(context, self.serve, release, keep, denied)
+        self.hold_requests = HoldRequests(context, self.serve, release, keep, denied, lacking)
         self.token_grants = None
         if leased is not None:
             self.token_grants = TokenGrants(

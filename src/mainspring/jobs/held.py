@@ -228,12 +228,14 @@ _PENDING, _RUNNING = int(State.PENDING), int(State.RUNNING)
 class Slots:
     """A job's request for slots of resources, and what it got."""
 
-    __slots__ = ("holds", "request", "waits")
+    __slots__ = ("holds", "metas", "request", "waits")
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.holds: tuple[Hold, ...] | None = None
         """None until the request is granted."""
+        self.metas: tuple[tuple[str, str, bytes], ...] = ()
+        """Those of instances: resource, instance, JSON."""
         self.waits: Waits | None = None
         """Why it waits, by the last answer."""
 

@@ -58,7 +58,8 @@ class HoldRequests:
     """Asks for slots, and gives them back.
 
     ``serve`` hands out the jobs that have their slots. ``release`` gives a job back to the store. ``keep`` stores a foreground
-    job, and then calls a function: holds belong to stored jobs. ``denied`` ends a job that has waited too long.
+    job, and then calls a function: holds belong to stored jobs. ``denied`` ends a job that has waited too long. ``lacking`` is
+    called with the keys of resources for whose slots a job begins to wait.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class HoldRequests:
         release: Callable[[Held], None],
         keep: Callable[[Held, Callable[[], None]], None],
         denied: Callable[[Held, Waits], None],
+        lacking: Callable[[Collection[str]], None],
     ) -> None:
         self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
         self._clock = context.clock
@@ -75,6 +77,7 @@ class HoldRequests:
         self._release = release
         self._keep = keep
         self._denied = denied
+        self._lacking = lacking
         self._turns = 0
         self.granted: dict[int, Held] = {}
         """By id, the jobs that have their slots."""
@@ -161,18 +164,21 @@ class HoldRequests:
         served = batch.queues
         granted: set[AdmissionQueue[Held]] = set()
         short: dict[AdmissionQueue[Held], FunctionQueue] = {}
+        lacking: set[str] = set()
         for held, request, answer in zip(batch.jobs.values(), batch.requests, asked.answers, strict=True):
             slots, admission = held.slots, held.queue.admission
             if slots is None or slots.request.turn != request.turn or slots.holds is not None:
                 continue  # it has left, and its slots are given back
             if isinstance(answer, Got):
-                slots.holds, slots.waits = answer.holds, None
+                slots.holds, slots.metas, slots.waits = answer.holds, answer.metas, None
                 self.granted[held.job.id] = held
                 if admission is not None and admission.awaiting.pop(held.job.id, None) is held:
                     admission.equipped[held.job.id] = held
                     granted.add(admission)
                     served[held.queue] = None
             elif isinstance(answer, Waits):
+                if slots.waits is None:
+                    lacking.update(answer.lacking)
                 slots.waits = answer
                 if admission is not None:
                     short[admission] = held.queue
@@ -184,6 +190,8 @@ class HoldRequests:
             admission.most_awaiting = max(MIN_AWAITING, queue.running + len(admission.equipped))
         for queue in served:
             self._serve(queue)
+        if lacking:
+            self._lacking(lacking)
 
     def _not_asked(self, batch: _Batch, error: StoreError) -> None:
         """Repeat the operation with the next tick, unless the term has ended, and all holds with it."""

@@ -31,6 +31,7 @@ from mainspring.jobs.settlement_records import Remembering, ResultRetention, Set
 from mainspring.jobs.sharing import Reports, Sharing
 from mainspring.jobs.store import Recover
 from mainspring.jobs.table import Context, JobTable, Listeners, Uniques
+from mainspring.jobs.tending import Tending
 from mainspring.jobs.token_grants import GrantedAccounts
 from mainspring.jobs.user_data import ArgumentRules
 from mainspring.loop_shares import LoopShares
@@ -41,7 +42,7 @@ from mainspring.storage.reads import SetAside
 from mainspring.turns_of_loop import LongWork, Timers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from mainspring.clock import Clock
     from mainspring.errors import MainspringError, StoreError
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import Ability, FunctionQueue, Held, Worker
     from mainspring.jobs.lateness import DueRow
     from mainspring.jobs.roots import Roots
+    from mainspring.jobs.rules import Settlement
     from mainspring.jobs.settlement import AttemptsEnded
     from mainspring.jobs.sharing import Shared
     from mainspring.jobs.store import Recovered
@@ -123,6 +125,8 @@ class JobService:
         self.table = table = JobTable(dispatch, clock, handles, accounts)
         self.uniques = uniques = Uniques(commits)
         context = Context(table, dispatch, commits, timers, clock, handles, listeners, hub, uniques, slices)
+        self._context = context
+        self._tending: Tending | None = None
         limits = TimeLimits(context, expired=self._expired, timed_out=self._timed_out, silent=self._silent)
         self.roots = root_jobs = RootJobs(context, roots)
         self.assigner = assigner = Assigner(
@@ -135,6 +139,7 @@ class JobService:
             refused=self._refused,
             keep=self.keep,
             denied=self._denied,
+            lacking=self._lacking,
             withheld=None if alone else self._withheld,
             leased=leased,
             share=None if shared is None else shared.share,
@@ -148,7 +153,7 @@ class JobService:
             assigner,
             wake_at=due_jobs.wake_at,
             drop=None if subscriptions is None else subscriptions.drop,
-            attempts_ended=(attempts.ended, *attempts_ended),
+            attempts_ended=(attempts.ended, self._step_ended, *attempts_ended),
             remembering=Remembering(handles, clock, arguments, results),
         )
         if set_aside is None:
@@ -227,6 +232,22 @@ class JobService:
         self.lifecycle = NodeJobLifecycle(context, assigner, ends, intake, clients, times, dated)
         self.startup = Startup(context, self.functions, ends, self._counting, due_jobs, root_jobs, self.sharing)
         self._ends = False
+
+    def tending(self, mine: Callable[[str], bool]) -> Tending:
+        """Return the part of the node that looks at managed resources for whose names it is the first in line."""
+        resources, changed = self.resources, self.assigner.hold_requests.changed
+        self._tending = Tending(
+            self._context, self.reads, self.intake, mine=mine, declared=resources.managed, changed=changed
+        )
+        return self._tending
+
+    def _lacking(self, names: Collection[str]) -> None:
+        if self._tending is not None:
+            self._tending.lacking(names)
+
+    def _step_ended(self, settlements: Sequence[Settlement]) -> None:
+        if self._tending is not None:
+            self._tending.ended(settlements)
 
     def later(self, seconds: float, function: Callable[[], None]) -> None:
         """Call a function after some seconds."""

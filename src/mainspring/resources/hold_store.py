@@ -15,15 +15,22 @@ import msgspec
 from msgspec.structs import replace
 
 from mainspring.access.audit import Acting
+from mainspring.event_log import types
 from mainspring.resources.holds import Hold, HolderKind, Request, Resource, Waits, check_resource, decide, rank
+from mainspring.resources.instance_store import NOT_TENDED, Instances, InstanceTables, events_of
+from mainspring.resources.instances import with_instances
+from mainspring.resources.managed import MAX_INSTANCES
 from mainspring.resources.rules import Declared, is_declaration_stale, newest_or_last, with_newest
 from mainspring.storage.engine import PageQuery, Phase, Query
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from mainspring.access.caller import Act
+    from mainspring.event_log.interests import NewEvent
     from mainspring.resources.holds import Granted, Holder
+    from mainspring.resources.instance_store import Tend, Tended
+    from mainspring.resources.instances import Instance
 
 
 # ---- definitions ----
@@ -46,6 +53,15 @@ class StoredResource(msgspec.Struct, frozen=True, omit_defaults=True):
     """The items that an operator drains, sorted; the empty name drains a counted resource."""
     version: int = 0
     """The number of writes; 0: not stored yet."""
+    most: int | None = None
+    """The most instances, by command; None: as workers declare."""
+    least: int | None = None
+    """The fewest."""
+
+    @property
+    def is_commanded(self) -> bool:
+        """Whether a command overrides what workers declare."""
+        return (self.commanded, self.most, self.least) != (None, None, None)
 
 
 class UnreadableResource(StoredResource, frozen=True):
@@ -65,14 +81,23 @@ def decode_resource(data: bytes, name: str, version: int) -> StoredResource:
 
 
 NO_ITEMS: Final = Resource()
+INSTANCE_EVENTS: Final = frozenset({types.INSTANCE_READY, types.INSTANCE_FAILED, types.INSTANCE_RELEASED})
 
 
-def effective(stored: StoredResource, now_us: int) -> Resource:
-    """Return the definition that applies. A declaration without workers still applies: others may hold what it defines."""
+def effective(stored: StoredResource, now_us: int, instances: Iterable[Instance] = ()) -> Resource:
+    """Return the definition that applies, of a managed resource with its instances as items.
+
+    A declaration without workers still applies: others may hold what it defines.
+    """
     resource = stored.commanded
     if resource is None:
         latest = newest_or_last(stored.declared, now_us)
         resource = NO_ITEMS if latest is None else latest.resource
+    if resource.managed is not None:
+        most = resource.managed.most if stored.most is None else stored.most
+        least = min(resource.managed.least if stored.least is None else stored.least, most)
+        resource = replace(resource, managed=replace(resource.managed, most=most, least=least))
+        return with_instances(resource, stored.draining, instances)
     if not stored.draining:
         return resource
     items = (replace(item, draining=True) if item.name in stored.draining else item for item in resource.items)
@@ -131,6 +156,8 @@ class Got(NamedTuple):
     """The answer to a request that is granted."""
 
     holds: tuple[Hold, ...]
+    metas: tuple[tuple[str, str, bytes], ...] = ()
+    """The metas of instances, as JSON: resource, instance, meta."""
 
 
 class Refused(NamedTuple):
@@ -150,6 +177,7 @@ class AskHolds(Acting):
     """
 
     phase = Phase.HOLDS
+    causes = INSTANCE_EVENTS
     requests: Sequence[Request]
     now_us: int
     given_back: Sequence[tuple[Holder, int]] = ()
@@ -158,14 +186,21 @@ class AskHolds(Acting):
     """Keys of the resources whose slots the end of a holder has freed."""
     only_now: bool = False
     """Whether requests that cannot be granted now are not entered."""
+    tend: Tend | None = None
+    """A look at the instances of a resource."""
 
     def __post_init__(self) -> None:
         self.rows = sum(len(one.lines) for one in self.requests) + len(self.given_back) + len(self.freed)
+        self.rows += 0 if self.tend is None else MAX_INSTANCES
         self.size = 64 + 200 * self.rows
 
     def recorded(self, outcome: Asked) -> Act | None:
         """Return the act, if anything was granted or given back."""
         return self.act if outcome.freed or any(isinstance(one, Got) for one in outcome.answers) else None
+
+    def caused(self, outcome: Asked) -> Iterator[NewEvent]:
+        """Yield the events of instances."""
+        return events_of(outcome.tended.moves)
 
 
 class Asked(NamedTuple):
@@ -175,6 +210,7 @@ class Asked(NamedTuple):
     """In the order of the requests."""
     freed: Collection[str]
     """The keys of the resources whose slots were given back."""
+    tended: Tended = NOT_TENDED
 
 
 class FindHolds(Query["list[Holding]"], frozen=True):
@@ -211,7 +247,7 @@ class Holding(NamedTuple):
     requests: tuple[Request, ...]
 
 
-class HoldTables(Protocol):
+class HoldTables(InstanceTables, Protocol):
     """The rows of resources in a transaction."""
 
     async def held_by(self, holders: Collection[Holder]) -> Collection[str]:
@@ -255,6 +291,8 @@ async def ask(tables: HoldTables, operations: Sequence[AskHolds]) -> list[Asked]
     asked = {one.holder: one for one in requests if (one.holder, one.turn) not in returned}
     names = {line.resource for one in asked.values() for line in one.lines}
     names.update(*(operation.freed for operation in operations))
+    tends = [operation.tend for operation in operations if operation.tend is not None]
+    names.update(one.resource for one in tends)
     names.update(await tables.held_by({*asked, *(holder for holder, _ in returned)}))
     names.update([line.resource for one in await tables.requests(names) for line in one.lines])
     if not names:
@@ -269,18 +307,54 @@ async def ask(tables: HoldTables, operations: Sequence[AskHolds]) -> list[Asked]
     given_back = {holder for holder, turn in returned if rows.turn(holder) == turn}
     earlier = {holder for holder, one in asked.items() if rows.turn(holder) not in {None, one.turn}}
     late = {holder for holder, one in rows.requests.items() if one.is_over(now_us) and holder not in asked}
-    await rows.drop(given_back | earlier | late | {*rows.void})
-    stored = await tables.definitions(names)
-    resources = {name: effective(stored[name], now_us) if name in stored else NO_ITEMS for name in names}
+    dropped = await rows.drop(given_back | earlier | late | {*rows.void})
+    stored = {name: StoredResource(name) for name in names} | dict(await tables.definitions(names))
+    defined = {name: effective(one, now_us) for name, one in stored.items()}
+    managed = {name for name, resource in defined.items() if resource.managed is not None}
+    instances = await Instances.read(tables, managed | {one.resource for one in tends}, now_us)
+    instances.use(*dropped)
+
+    def resources() -> dict[str, Resource]:
+        return defined | {name: effective(stored[name], now_us, instances.of(name)) for name in managed}
+
+    waiting = {holder: one for holder, one in asked.items() if holder not in rows.void} | rows.requests
+    for hold in rows.holds:
+        waiting.pop(hold.holder, None)
+    tended = await _tended(operations, instances, resources, stored, rows.holds, waiting.values())
     kept = {one.holder for operation in operations if not operation.only_now for one in operation.requests}
-    answers = await _answers(tables, rows, resources, asked, kept, now_us)
+    answers = await _answers(tables, rows, resources(), asked, kept, now_us)
+    if managed:
+        for holder, one in answers.items():
+            if isinstance(one, Got):
+                instances.use(one.holds)
+                answers[holder] = one._replace(metas=instances.metas(one.holds))
+    await instances.save()
     return [
         Asked(
             [answers.get(one.holder, REFUSED) for one in operation.requests],
             {name for one in operation.given_back for name in had[one]},
+            tended.get(place, NOT_TENDED),
         )
-        for operation in operations
+        for place, operation in enumerate(operations)
     ]
+
+
+async def _tended(
+    operations: Sequence[AskHolds],
+    instances: Instances,
+    resources: Callable[[], Mapping[str, Resource]],
+    stored: Mapping[str, StoredResource],
+    holds: Collection[Hold],
+    requests: Collection[Request],
+) -> dict[int, Tended]:
+    """Tend instances; return what was done, by the place of the operation. Those that this version cannot read are left alone."""
+    done = {}
+    for place, operation in enumerate(operations):
+        tend = operation.tend
+        if tend is not None and not isinstance(stored[tend.resource], UnreadableResource):
+            draining = stored[tend.resource].draining
+            done[place] = await instances.tend(tend, resources, draining, holds, requests)
+    return done
 
 
 class _Rows:
@@ -311,8 +385,8 @@ class _Rows:
         """Return the turn of a holder's rows. Another one than it asks with now is of an earlier lease under the same term."""
         return self._turns.get(holder)
 
-    async def drop(self, holders: Collection[Holder]) -> None:
-        """Delete the rows of holders."""
+    async def drop(self, holders: Collection[Holder]) -> tuple[list[Hold], list[Request]]:
+        """Delete the rows of holders, and return them."""
         holds = [one for one in self.holds if one.holder in holders]
         requests = [one for holder, one in self.requests.items() if holder in holders]
         if holds or requests:
@@ -320,6 +394,7 @@ class _Rows:
         self.holds = [one for one in self.holds if one.holder not in holders]
         for one in requests:
             del self.requests[one.holder]
+        return holds, requests
 
 
 async def _answers(

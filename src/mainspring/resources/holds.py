@@ -15,8 +15,10 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from mainspring.errors import UsageError
+from mainspring.resources.managed import Managed, ManagedSpec, managed_of, spec_of_managed
 from mainspring.sizes import Text, Whole, about
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ class Resource(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
     items: tuple[Item, ...] = ()
     counted: bool = False
+    managed: Managed | None = None
+    """Its items are instances: rows of their own, and none of the definition."""
 
 
 def counted(total: int) -> Resource:
@@ -258,6 +262,15 @@ def free_slots(resources: Mapping[str, Resource], holds: Iterable[Hold]) -> dict
     return free
 
 
+def _largest(resource: Resource) -> Resource:
+    """Return a resource with all instances that it may have at a time, as one item."""
+    managed = resource.managed
+    if managed is None:
+        return resource
+    number = max(managed.most, sum(not item.draining for item in resource.items))
+    return replace(resource, items=(Item("", managed.slots * number, managed.labels),) if number else ())
+
+
 def decide(
     resources: Mapping[str, Resource], holds: Iterable[Hold], requests: Iterable[Request], now_us: int = 0
 ) -> dict[Holder, Granted | Waits]:
@@ -267,7 +280,8 @@ def decide(
     slots of these.
     """
     free = free_slots(resources, holds)
-    most = free_slots(resources, ())
+    largest = {name: _largest(resource) for name, resource in resources.items()}
+    most = free_slots(largest, ())
     before: dict[str, list[Holder]] = {}
     """By resource: the holders of the first `SHOWN` requests for it."""
     never: dict[tuple[Line, ...], tuple[str, ...]] = {}
@@ -279,7 +293,7 @@ def decide(
         if found.lacking:
             if lines not in never:
                 decides_all = all(line.resource in resources for line in lines)
-                never[lines] = allot(resources, most, lines).lacking if decides_all else ()
+                never[lines] = allot(largest, most, lines).lacking if decides_all else ()
             if never[lines]:
                 verdicts[holder] = Waits(never[lines], (), impossible=True, over=request.is_over(now_us))
                 continue
@@ -298,6 +312,19 @@ def decide(
     return verdicts
 
 
+def missing_slots(resource: Resource, holds: Iterable[Hold], requests: Iterable[Request], name: str) -> int:
+    """Return how many more slots the requests for a resource need, beside those that are free."""
+    free = free_slots({name: resource}, holds)[name]
+    missing = 0
+    for request in sorted(requests, key=rank):
+        lines = [line for line in request.lines if line.resource == name]
+        matching = _Matching(resource.items, free, lines)
+        missing += matching.missing
+        for item, number in matching.total().items():
+            free[item] -= number
+    return missing
+
+
 # ---- definitions as programs and users write them ----
 
 
@@ -310,20 +337,26 @@ class ResourceSpec(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
 
     total: Annotated[Whole | None, about("The number of slots, of a counted resource.")] = None
     items: Annotated[Items | None, about("The labels of each item, by name.")] = None
+    managed: Annotated[ManagedSpec | None, about("How its instances are made and released.")] = None
 
 
 def resource_of(name: str, spec: ResourceSpec) -> Resource:
     """Return the internal form of a resource. Raises UsageError if it, or its name, is invalid."""
     check_name("the name of a resource", name)
-    if (spec.total is None) is (spec.items is None):
-        raise UsageError(f"the resource {name!r} must have a total, or items")
-    resource = named(spec.items or {}) if spec.total is None else counted(spec.total)
+    if (spec.total is not None) + (spec.items is not None) + (spec.managed is not None) != 1:
+        raise UsageError(f"the resource {name!r} must have a total, or items, or a class that makes them")
+    if spec.managed is not None:
+        resource = Resource(managed=managed_of(spec.managed))
+    else:
+        resource = named(spec.items or {}) if spec.total is None else counted(spec.total)
     check_resource(resource)
     return resource
 
 
 def spec_of_resource(resource: Resource) -> ResourceSpec:
     """Return the external form of a resource."""
+    if resource.managed is not None:
+        return ResourceSpec(managed=spec_of_managed(resource.managed))
     if resource.counted:
         return ResourceSpec(total=resource.items[0].slots)
     return ResourceSpec(items={item.name: [*item.labels] for item in resource.items})
@@ -334,6 +367,9 @@ def spec_of_resource(resource: Resource) -> ResourceSpec:
 
 def check_resource(resource: Resource) -> None:
     """Raise UsageError if a resource is invalid."""
+    if resource.managed is not None:
+        _check_labels(resource.managed.labels)
+        return
     if not 1 <= len(resource.items) <= MAX_ITEMS:
         raise UsageError(f"a resource has from 1 to {MAX_ITEMS:,} items, not {len(resource.items)}")
     if resource.counted and (len(resource.items) != 1 or resource.items[0].name):

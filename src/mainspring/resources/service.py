@@ -43,6 +43,10 @@ class Resources:
         declaring = self._change(name, lambda stored, now_us: hold_store.declared(stored, resource, now_us), None)
         CallInProgress(declaring, lambda _: None, lambda _: None)
 
+    def managed(self) -> list[str]:
+        """Return the keys of the managed resources that workers of this node have declared."""
+        return [name for name, one in self._stored.items() if any(other.resource.managed for other in one.declared)]
+
     @shielded
     async def change(
         self, name: str, change: Change, act: Callable[[StoredResource, StoredResource], Act] | None = None

@@ -481,6 +481,8 @@ async def open_node(
         grace=NO_WORKER_GRACE if fleet is None else NO_WORKER_GRACE + settings.fleet.beat,
     )
     checks: list[Callable[[float], None]] = [unserved.check, access.tick]
+    if Feature.LIMITS not in lacks:
+        checks.append(service.tending(mine).check)
     last_writes: list[Callable[[], None]] = []
     if Feature.SERIES not in lacks:
         recorder = Recorder(

@@ -250,6 +250,8 @@ class Info(msgspec.Struct, frozen=True):
     depth: int = 0
     resources: tuple[tuple[str, str, int, int], ...] = ()
     """The slots that the job has: resource, item, number of slots, fencing number."""
+    metas: tuple[tuple[str, str, Any], ...] = ()
+    """Those of instances of managed resources: resource, instance, meta."""
 
 
 decode_info: Final = msgspec.json.Decoder(Info).decode
@@ -380,7 +382,10 @@ class CurrentJob:
         mine = [one for one in self.info.resources if one[0] == resource.name]
         if not mine:
             raise UsageError(f"the job has nothing of {resource!r}: its task must name it in uses={{…}}")
-        return HeldSlots({item: units for _, item, units, _ in mine}, mine[0][3])
+        metas = {item: meta for name, item, meta in self.info.metas if name == resource.name}
+        if resource.kind is not None:
+            metas = {item: resource.kind.meta(meta) for item, meta in metas.items()}
+        return HeldSlots({item: units for _, item, units, _ in mine}, mine[0][3], metas)
 
     @property
     def cancel_requested(self) -> bool:

@@ -12,7 +12,8 @@ was abandoned as if its process had been killed. For an engine that several node
 ``SharedEngineSuite``; there, other engines may still be open. ``JobsSuite`` and ``SharedJobsSuite`` are for engines without
 limits; ``ScheduleSuite`` and ``SharedScheduleSuite`` are the same for schedules, and ``RetentionSuite`` is for engines that
 delete old fire times. ``EventSuite`` is for engines that keep events, ``SubscriptionSuite`` for those that deliver them,
-``DeadlineSuite`` for those that keep deadlines, ``HoldSuite`` and ``SharedHoldSuite`` for those that keep resources,
+``DeadlineSuite`` for those that keep deadlines, ``HoldSuite``, ``SharedHoldSuite`` and ``InstanceSuite`` for those that keep
+resources,
 ``LogSuite`` for those that keep logs of jobs, ``SeriesSuite`` for those that keep series of functions, ``RunJobSuite`` and
 ``WorkflowSuite`` for those that keep runs of workflows, ``WorkSuite`` for those that keep work elsewhere.
 ``machine`` (which needs Hypothesis) compares an engine with a model.
@@ -25,6 +26,7 @@ from tests.conformance.suite.driver import Make, Store
 from tests.conformance.suite.events import EventSuite
 from tests.conformance.suite.external import WorkSuite
 from tests.conformance.suite.holds import HoldSuite, SharedHoldSuite
+from tests.conformance.suite.instances import InstanceSuite
 from tests.conformance.suite.logs import LogSuite
 from tests.conformance.suite.retaining import RetentionSuite
 from tests.conformance.suite.run_jobs import RunJobSuite
@@ -41,6 +43,7 @@ __all__ = [
     "EngineSuite",
     "EventSuite",
     "HoldSuite",
+    "InstanceSuite",
     "JobsSuite",
     "LogSuite",
     "Make",

@@ -231,7 +231,7 @@ class HoldSuite(StoreFixtures):
         ask(store, request(one, Line("l")))
         assert store.group(AskHolds([], NOW, [(lease(one), 2)]))[0].freed == set(), "another turn"
         operation = AskHolds([request(two, Line("l"))], NOW, [(lease(one), 1), (lease(two), 2)])
-        ((answer,), freed) = store.group(operation)[0]
+        ((answer,), freed, _) = store.group(operation)[0]
         assert (slots(answer), freed) == ({("l", ""): 1}, {"l"})
         assert store.group(AskHolds([], NOW, [(lease(one), 1)]))[0].freed == set()
 

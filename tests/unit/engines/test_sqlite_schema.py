@@ -99,6 +99,11 @@ GOLDEN: dict[str, list[Column]] = {
         ("since_us", "INTEGER", 1, None, 0),
         ("until_us", "INTEGER", 1, None, 0),
     ],
+    "instances": [
+        ("resource", "TEXT", 1, None, 1),
+        ("name", "TEXT", 1, None, 2),
+        ("instance", "BLOB", 1, None, 0),
+    ],
     "requests": [
         ("resource", "TEXT", 1, None, 1),
         ("kind", "INTEGER", 1, None, 2),

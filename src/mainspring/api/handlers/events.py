@@ -447,6 +447,10 @@ def _may_see(caller: Caller, event: Event) -> bool:
         return _may_see_acts(caller, event.namespace)
     if kind.subject is Subject.NODE:
         return not caller.is_port
-    if kind.subject is Subject.WORKER:  # as in their list
+    if kind.subject is Subject.RESOURCE:  # as in their list
+        return (
+            caller.may(Permission.READ, event.namespace) and caller.functions(Permission.READ, event.namespace) is None
+        )
+    if kind.subject is Subject.WORKER:
         return caller.may(Permission.READ, event.namespace)
     return caller.may(Permission.READ, event.namespace or EVERY_NAMESPACE, event.function)

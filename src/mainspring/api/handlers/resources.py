@@ -6,10 +6,11 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import to_builtins
+from msgspec import UNSET, to_builtins
+from msgspec.json import decode as decode_json
 from msgspec.structs import asdict, replace
 
-from mainspring.access.caller import Shares
+from mainspring.access.caller import Permission, Shares
 from mainspring.api.handlers.pages import rfc3339
 from mainspring.api.request import ApiError, Code, Page
 from mainspring.api.resources import (
@@ -18,6 +19,7 @@ from mainspring.api.resources import (
     FreeResource,
     HoldInfo,
     HoldResource,
+    InstanceInfo,
     ItemInfo,
     ListResources,
     ResourceDetails,
@@ -44,17 +46,22 @@ from mainspring.resources.holds import (
     check_lines,
     decide,
     resource_of,
+    spec_of_resource,
 )
+from mainspring.resources.instance_store import FindInstances
+from mainspring.resources.instances import InstanceState, shown_state
+from mainspring.resources.managed import check_bounds
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from mainspring.access.caller import Act, Refusals
     from mainspring.api.handlers.registry import Call, Handlers
     from mainspring.jobs.service import JobService
     from mainspring.resources.hold_store import Answer, Asked, Holding
     from mainspring.resources.holds import Hold, Resource
+    from mainspring.resources.instances import Instance
 
 LONGEST_HOLD: Final = 30 * 86_400.0
 """Seconds, as the next."""
@@ -109,13 +116,21 @@ class ResourceCalls:
         mine = [one for one in page.items if split_text(one.name)[0] == request.namespace]
         holdings = await self._holdings(*(one.name for one in mine))
         now_us = self._now_us()
-        items = [_info(one, holding, now_us) for one, holding in zip(mine, holdings, strict=True)]
+        rows = await self._instances(*(one.name for one in mine))
+        items = [_info(one, holding, now_us, rows[one.name]) for one, holding in zip(mine, holdings, strict=True)]
         first = key_of_text(request.namespace, "")
         is_last = page.next is None or (bool(first) and not page.next.startswith(first))
         return Page(items, None if is_last else page.next)
 
     async def _holdings(self, *names: str) -> list[Holding]:
         return await self._service.reads.read(FindHolds(names, self._now_us())) if names else []
+
+    async def _instances(self, *names: str) -> dict[str, list[Instance]]:
+        """Return the instances of resources, by key."""
+        rows: dict[str, list[Instance]] = {name: [] for name in names}
+        for one in await self._service.reads.read(FindInstances(names)) if names else ():
+            rows[one.resource].append(one)
+        return rows
 
     async def _stored(self, request: Any) -> StoredResource:
         name = key_of_text(request.namespace, request.name)
@@ -127,26 +142,51 @@ class ResourceCalls:
             )
         return found[0]
 
-    async def _show(self, request: ShowResource, _: Call) -> ResourceDetails:
+    async def _show(self, request: ShowResource, call: Call) -> ResourceDetails:
         stored = await self._stored(request)
         (holding,) = await self._holdings(stored.name)
         names = {line.resource for one in holding.requests for line in one.lines} | {stored.name}
         all_stored = await self._service.reads.read(hold_store.FindResources(tuple(names)))
         holdings = await self._holdings(*sorted(names))
         now_us = self._now_us()
-        resources = {one.name: effective(one, now_us) for one in all_stored}
+        instances = await self._instances(*sorted(names))
+        resources = {one.name: effective(one, now_us, instances[one.name]) for one in all_stored}
         requests = {one.holder: one for other in holdings for one in other.requests}
         holds = [hold for other in holdings for hold in other.holds]
         verdicts = decide({name: resources.get(name, hold_store.NO_ITEMS) for name in names}, holds, requests.values())
         waiting = [one for one in holding.requests if one.holder in requests]
         return ResourceDetails(
-            **asdict(_info(stored, holding, now_us)),
+            **asdict(_info(stored, holding, now_us, instances[stored.name])),
             holds=[self._held(one) for one in holding.holds[:MOST_SHOWN]],
             waits=[self._wait(stored.name, one, verdicts[one.holder]) for one in waiting[:MOST_SHOWN]],
+            managed=spec_of_resource(resources[stored.name]).managed,
+            instances=[
+                self._instance(one, holding, sees_metas=call.caller.may(Permission.PAYLOADS, request.namespace))
+                for one in instances[stored.name]
+            ],
         )
 
     def _handle(self, holder: Holder) -> str:
         return str(holder.id) if holder.kind == HolderKind.PERSON else self._service.handles.of(holder.id).decode()
+
+    def _instance(self, one: Instance, holding: Holding, *, sees_metas: bool) -> InstanceInfo:
+        held = sum(hold.units for hold in holding.holds if hold.item == one.name)
+        return InstanceInfo(
+            name=one.name,
+            state=shown_state(one, held),
+            since=rfc3339(one.since_us),
+            why=one.text,
+            held=held,
+            created=rfc3339(one.created_us),
+            last_used=rfc3339(one.last_use_us),
+            fields=decode_json(one.fields),
+            key=one.key,
+            meta=decode_json(one.meta) if sees_metas and one.meta else UNSET,
+            step=one.step,
+            job=self._service.handles.of(one.job).decode() if one.job else "",
+            failures=one.failures,
+            next=rfc3339(one.due_us),
+        )
 
     def _held(self, hold: Hold) -> HoldInfo:
         return HoldInfo(
@@ -179,26 +219,66 @@ class ResourceCalls:
     # ---- changing ----
 
     async def _set(self, request: SetResource, call: Call) -> ResourceInfo:
-        if (request.total is not None) + (request.items is not None) + request.declared != 1:
+        bounds = request.max is not None or request.min is not None
+        if (request.total is not None) + (request.items is not None) + bounds + request.declared != 1:
             raise ApiError(
-                Code.INVALID, "give a total, or items, or `declared` for what its workers declare: one of these"
+                Code.INVALID,
+                "give a total, or items, or max and min of instances, or `declared` for what its workers declare: one of"
+                " these",
             )
+        if bounds:
+            return await self._set_bounds(request, call)
+        if not request.declared and await self._is_managed(request):
+            raise ApiError(Code.INVALID, f"{request.name} has instances: set max and min")
         commanded: Resource | None = None
         if request.declared:
             await self._stored(request)
         else:
             commanded = resource_of(request.name, ResourceSpec(request.total, request.items))
-        return await self._change(request, call, lambda stored: replace(stored, commanded=commanded))
+        return await self._change(
+            request, call, lambda stored: replace(stored, commanded=commanded, most=None, least=None)
+        )
+
+    async def _is_managed(self, request: SetResource) -> bool:
+        found = await self._service.reads.read(
+            hold_store.FindResources((key_of_text(request.namespace, request.name),))
+        )
+        return bool(found) and effective(found[0], self._now_us()).managed is not None
+
+    async def _set_bounds(self, request: SetResource, call: Call) -> ResourceInfo:
+        await self._stored(request)
+
+        def change(stored: StoredResource) -> StoredResource:
+            managed = effective(stored, self._now_us()).managed
+            if managed is None:
+                raise ApiError(Code.INVALID, f"{request.name} has no instances: set a total, or items")
+            declared = effective(replace(stored, most=None, least=None, draining=()), self._now_us()).managed or managed
+            most = next(one for one in (request.max, stored.most, declared.most) if one is not None)
+            least = next(one for one in (request.min, stored.least, declared.least) if one is not None)
+            check_bounds(most, least if request.min is not None else min(least, most))
+            return replace(
+                stored,
+                most=stored.most if request.max is None else most,
+                least=stored.least if request.min is None else least,
+            )
+
+        return await self._change(request, call, change)
 
     async def _drain(self, request: DrainResource, call: Call) -> ResourceInfo:
         stored = await self._stored(request)
-        names = {item.name for item in effective(stored, self._now_us()).items}
+        (instances,) = (await self._instances(stored.name)).values()
+        resource = effective(stored, self._now_us())
+        is_managed = resource.managed is not None
+        names = {one.name for one in instances} if is_managed else {item.name for item in resource.items}
         if request.item is not None and request.item not in names:
             raise ApiError(Code.INVALID, f"{request.name} has no item {request.item!r}", field="item")
-        chosen = names if request.item is None else {request.item}
+        every = {""} if is_managed else names
+        chosen = every if request.item is None else {request.item}
 
         def change(stored: StoredResource) -> StoredResource:
             draining = {*stored.draining} - chosen if request.undo else {*stored.draining} | chosen
+            if is_managed:  # the names of instances that are forgotten
+                draining &= names | every
             return replace(stored, draining=tuple(sorted(draining)))
 
         return await self._change(request, call, change, request.reason)
@@ -210,11 +290,15 @@ class ResourceCalls:
         name = key_of_text(request.namespace, request.name)
         stored = await self._service.resources.change(name, lambda stored, _: change(stored), act)
         (holding,) = await self._holdings(name)
-        return _info(stored, holding, self._now_us())
+        (instances,) = (await self._instances(name)).values()
+        return _info(stored, holding, self._now_us(), instances)
 
     def _shown(self, stored: StoredResource) -> dict[str, Any]:
         resource = effective(stored, self._now_us())
-        return {"items": to_builtins(resource.items), "draining": [*stored.draining]}
+        shown: dict[str, Any] = {"items": to_builtins(resource.items), "draining": [*stored.draining]}
+        if resource.managed is not None:
+            shown |= {"max": resource.managed.most, "min": resource.managed.least}
+        return shown
 
     async def _hold(self, request: HoldResource, call: Call) -> HoldInfo:
         if not 0 < request.duration <= LONGEST_HOLD:
@@ -324,8 +408,8 @@ def _kind(holder: Holder) -> str:
     return "person" if holder.kind == HolderKind.PERSON else "job"
 
 
-def _info(stored: StoredResource, holding: Holding, now_us: int) -> ResourceInfo:
-    resource = effective(stored, now_us)
+def _info(stored: StoredResource, holding: Holding, now_us: int, instances: Collection[Instance]) -> ResourceInfo:
+    resource = effective(stored, now_us, instances)
     held: dict[str, int] = {}
     for hold in holding.holds:
         held[hold.item] = held.get(hold.item, 0) + hold.units
@@ -339,6 +423,12 @@ def _info(stored: StoredResource, holding: Holding, now_us: int) -> ResourceInfo
         )
         for item in resource.items
     ]
+    live = {one.name: one for one in instances if one.state != InstanceState.GONE}
+    for item in items:
+        if item.name in live and item.state != "draining":
+            item.state = shown_state(live[item.name], item.held)
+    others = [one for one in live.values() if all(item.name != one.name for item in items)]
+    items += [ItemInfo(one.name, [], 0, held.pop(one.name, 0), shown_state(one, 0)) for one in others]
     items += [ItemInfo(name, [], 0, number, "gone") for name, number in sorted(held.items())]
     return ResourceInfo(
         name=split_text(stored.name)[1],
@@ -346,6 +436,6 @@ def _info(stored: StoredResource, holding: Holding, now_us: int) -> ResourceInfo
         slots=sum(item.slots for item in resource.items if not item.draining),
         held=sum(hold.units for hold in holding.holds),
         waiting=len(holding.requests),
-        source="workers" if stored.commanded is None else "command",
+        source="command" if stored.is_commanded else "workers",
         items=items,
     )

@@ -20,6 +20,7 @@ from mainspring.resources.hold_store import (
     find,
     find_kept,
 )
+from mainspring.resources.instance_store import FindInstances
 from mainspring.storage.engine import in_parts, run_synchronously
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from mainspring.engines.memory.tables import Tables
     from mainspring.resources.hold_store import Asked, Holding, StoredResource
     from mainspring.resources.holds import Hold, Holder, Request
+    from mainspring.resources.instances import Instance
     from mainspring.storage.engine import Meter, Operation, Page
 
 
@@ -84,6 +86,17 @@ class MemoryHolds:
             numbers[name] = numbers.get(name, 0) + number
         return {name: numbers[name] for name in grants}
 
+    async def store_us(self, node_us: int) -> int:
+        return node_us
+
+    async def instances(self, names: Collection[str] | None) -> Sequence[Instance]:
+        return [one for key, one in sorted(self._tables.instances.items()) if names is None or key[0] in names]
+
+    async def save_instances(self, changed: Sequence[Instance], forgotten: Sequence[Instance]) -> None:
+        self._tables.instances.update(((one.resource, one.name), one) for one in changed)
+        for one in forgotten:
+            del self._tables.instances[one.resource, one.name]
+
     def announce(self, functions: Collection[bytes]) -> None:
         """Tell nobody: there is no other node."""
 
@@ -108,6 +121,10 @@ async def _find_kept(tables: Tables, query: FindKept, _: Meter) -> set[tuple[Hol
     return await find_kept(MemoryHolds(tables), query)
 
 
+async def _find_instances(tables: Tables, query: FindInstances, _: Meter) -> list[Instance]:
+    return [*await MemoryHolds(tables).instances(query.names)]
+
+
 async def _find_resources(tables: Tables, query: FindResources, _: Meter) -> list[StoredResource]:
     return list((await MemoryHolds(tables).definitions(query.names)).values())
 
@@ -126,6 +143,7 @@ HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
 }
 READERS: Final[Readers] = {
     FindHolds: _find,
+    FindInstances: _find_instances,
     FindKept: _find_kept,
     FindResources: _find_resources,
     ListResources: _list,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.owners import Notices
     from mainspring.resources.hold_store import StoredResource
     from mainspring.resources.holds import Hold, Holder, Request
+    from mainspring.resources.instances import Instance
     from mainspring.resources.rules import Bucket, FunctionLimits, Holding, Rate
     from mainspring.schedules.catalogue import Catalogue
     from mainspring.schedules.model import Fire
@@ -139,6 +140,8 @@ class Tables:
         """By the keys of their names."""
         self.grants: dict[str, int] = {}
         """How often slots of resources were granted."""
+        self.instances: dict[tuple[str, str], Instance] = {}
+        """By resource and name."""
         self.holds: set[Hold] = set()
         self.requests: dict[Holder, Request] = {}
         self.works: dict[tuple[int, int], Work] = {}

@@ -584,6 +584,10 @@ class PostgresHolds(HoldRows):
     async def lock(self, names: Sequence[str]) -> None:
         await self._sql.fetch("lock_resources", names)
 
+    async def store_us(self, node_us: int) -> int:
+        ((store_us,),) = await self._sql.fetch("store_us")
+        return min(node_us, int(store_us))
+
     def announce(self, functions: Collection[bytes]) -> None:
         for function in functions:
             self._tx.pending(function)

@@ -22,6 +22,7 @@ from mainspring.resources.hold_store import (
     find_kept,
 )
 from mainspring.resources.holds import Hold, Holder, Line, Request
+from mainspring.resources.instance_store import FindInstances, decode_instance, encode_instance
 from mainspring.storage.engine import in_parts
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.sql.statements import Handlers, Readers, Statements, Transaction, Values
     from mainspring.resources.hold_store import Asked, Holding, HoldTables, StoredResource
+    from mainspring.resources.instances import Instance
     from mainspring.storage.engine import Meter, Page
 
 _encode_lines: Final = msgspec.msgpack.Encoder().encode
@@ -100,6 +102,20 @@ class HoldRows:
     async def number(self, grants: Mapping[str, int]) -> Mapping[str, int]:
         return dict(await self._sql.each("grants", sorted(grants.items())))
 
+    async def instances(self, names: Collection[str] | None) -> Sequence[Instance]:
+        if names is None:
+            found = await self._sql.fetch("all_instances")
+        else:
+            found = await self._sql.fetch("instances", self._sql.among(names)) if names else []
+        return [decode_instance(row[0]) for row in found]
+
+    async def save_instances(self, changed: Sequence[Instance], forgotten: Sequence[Instance]) -> None:
+        if changed:
+            rows = [(one.resource, one.name, encode_instance(one)) for one in changed]
+            await self._sql.many("save_instances", rows)
+        if forgotten:
+            await self._sql.many("delete_instance", [(one.resource, one.name) for one in forgotten])
+
 
 def _names(request: Request) -> set[str]:
     return {line.resource for line in request.lines}
@@ -151,10 +167,19 @@ def readers(tables: Callable[[Any], HoldTables]) -> Readers:
     async def find_holds(tx: Any, query: FindHolds, _: Meter) -> list[Holding]:
         return await find(tables(tx), query)
 
+    async def find_instances(tx: Any, query: FindInstances, _: Meter) -> list[Instance]:
+        return [*await tables(tx).instances(query.names)]
+
     async def find_resources(tx: Any, query: FindResources, _: Meter) -> list[StoredResource]:
         return list((await tables(tx).definitions(query.names)).values())
 
     async def kept(tx: Any, query: FindKept, _: Meter) -> set[tuple[Holder, int]]:
         return await find_kept(tables(tx), query)
 
-    return {FindHolds: find_holds, FindKept: kept, FindResources: find_resources, ListResources: _list}
+    return {
+        FindHolds: find_holds,
+        FindInstances: find_instances,
+        FindKept: kept,
+        FindResources: find_resources,
+        ListResources: _list,
+    }

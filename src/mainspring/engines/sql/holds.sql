@@ -43,3 +43,14 @@ SELECT kind, holder, term, turn FROM holds WHERE holder {among($1)};
 -- name: grants
 INSERT INTO grants AS g (resource, number) {rows(text, bigint)}
 ON CONFLICT (resource) DO UPDATE SET number = g.number + excluded.number RETURNING resource, number;
+
+-- name: all_instances
+SELECT instance FROM instances ORDER BY resource, name;
+
+-- name: instances
+SELECT instance FROM instances WHERE resource {among($1, text)} ORDER BY resource, name;
+
+-- name: save_instances
+INSERT INTO instances (resource, name, instance)
+{rows(text, text, bytea)}
+ON CONFLICT (resource, name) DO UPDATE SET instance = excluded.instance;

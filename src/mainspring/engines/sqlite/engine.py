@@ -73,6 +73,9 @@ class SqliteHolds(HoldRows):
     async def lock(self, names: Sequence[str]) -> None:
         """Lock nothing: groups run one after the other."""
 
+    async def store_us(self, node_us: int) -> int:
+        return node_us
+
     def announce(self, functions: Collection[bytes]) -> None:
         """Tell nobody: there is no other node."""
 

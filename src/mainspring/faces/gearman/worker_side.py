@@ -303,6 +303,10 @@ def extended_assignment(held: Held, service: JobService, before: int) -> bytes:
         info["resources"] = [
             (split_text(hold.resource)[1], hold.item, hold.units, hold.number) for hold in held.slots.holds
         ]
+        if held.slots.metas:
+            info["metas"] = [
+                (split_text(name)[1], item, msgspec.Raw(meta or b"null")) for name, item, meta in held.slots.metas
+            ]
     policy = service.settling.policy(held)
     if policy is not None:
         info["max_attempts"] = policy.max_attempts
