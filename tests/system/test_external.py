@@ -194,6 +194,14 @@ def test_work_is_submitted_watched_and_cancelled(crew: Crew) -> None:
         with pytest.raises(JobCancelled):
             cancelled.result(10)
 
+        def work() -> Any:
+            (found,) = client.connections.blocking().call("jobs.show", {"handle": cancelled.handle})["works"]
+            return found
+
+        eventually(lambda: work()["state"] == "answered", "the answer is shown")
+        assert client.job(work()["canceller"]).result(10) == b""
+        assert work()["answered_at"] is not None
+
 
 def test_a_worker_that_dies_between_submit_and_record_submits_nothing_else(crew: Crew) -> None:
     with (
@@ -221,7 +229,13 @@ def test_a_killed_worker_is_replaced_and_counts_no_attempt(crew: Crew) -> None:
     ):
         job = submit(client, "a")
         pids = [crew.await_looks("a")]
+
+        def live() -> set[str]:
+            found = client.connections.blocking().call("workers.list", {})["items"]
+            return {one["name"].rpartition("-")[2] for one in found} - {*pids[:-1]}
+
         for _ in range(6):  # more than a job may lose otherwise
+            eventually(lambda: len(live()) == 2, "another process could take it over")
             os.kill(int(pids[-1]), signal.SIGKILL)
             began = time.monotonic()
             pids.append(crew.await_looks("a", pids))
@@ -346,6 +360,22 @@ def test_looks_that_fail_or_block_delay_no_others(crew: Crew) -> None:
         crew.await_looks("b")
         crew.await_looks("c", more=5)
         assert len(crew.lines("b.looks")) == 1
+        call = client.connections.blocking().call
+
+        def shown() -> dict[str, str]:
+            details = [call("workers.show", {"worker": one["id"]}) for one in call("workers.list", {})["items"]]
+            (watches,) = [one["watches"] for one in details if one["watches"] is not None]
+            assert watches["jobs"] == 3
+            return {one["handle"]: one["problem"] for one in watches["problems"]}
+
+        eventually(lambda: len(shown()) == 2, "two problems are shown")
+        assert shown()[jobs[0].handle] == "status raises OSError: the other system is away"
+        assert shown()[jobs[1].handle].startswith("status has not answered for ")
+        (raises,), (blocks,), (good,) = [call("jobs.show", {"handle": job.handle})["works"] for job in jobs]
+        assert raises["problem"] == "status raises OSError: the other system is away"
+        assert (raises["looked_at"], blocks["looked_at"]) == (None, None)
+        assert (good["state"], good["meta"]["name"], good["problem"]) == ("open", "c", None)
+        assert good["looked_at"] > good["began_at"]
         for name in ("a.raises", "b.blocks"):
             crew.unset(name)
         for name in "abc":

@@ -73,6 +73,30 @@ class JobInfo(msgspec.Struct):
     """Since when it has not begun, or not ended, in time."""
 
 
+class JobWork(msgspec.Struct):
+    """A submission of a job's work to another system."""
+
+    number: int
+    """Its number among those of the job."""
+    state: str
+    """``open``: submitted, or about to be; ``done`` and ``over``: it has ended, or is left alone; ``cancel``, ``cancelling``;
+    ``answered``: the other system has answered the cancellation; ``given_up``: its job has ended without an answer."""
+    key: str
+    submitted: bool
+    """Whether the other system's answer is recorded."""
+    meta: Any
+    """That answer; null also for callers without the right to see payloads."""
+    began_at: str | None
+    canceller: str | None
+    """The handle of the job that cancels it."""
+    answered_at: str | None
+    """When that job had ended."""
+    looked_at: str | None = None
+    """When the worker has looked last, as it has reported to this node."""
+    problem: str | None = None
+    """Why it could not look, or has no answer yet."""
+
+
 class JobDetails(JobInfo, kw_only=True):
     """A job with all its details."""
 
@@ -96,6 +120,8 @@ class JobDetails(JobInfo, kw_only=True):
     """When it should have begun."""
     deadline_at: str | None = None
     """When it should have ended."""
+    works: list[JobWork] | None = None
+    """Its work in another system; null for other jobs."""
     run: str | None = None
     """The key of the run of a workflow for which the job stands, which is its own handle, or to which it belongs."""
 

@@ -250,6 +250,26 @@ class WorkerPace(msgspec.Struct):
     """Whether it takes no more jobs of functions with heartbeat timeouts."""
 
 
+class WatchProblem(msgspec.Struct):
+    """Work in another system that a worker cannot look at."""
+
+    handle: str
+    function: str
+    problem: str
+    last_look: float | None
+    """Seconds since the last look that had an answer; None: there was none."""
+
+
+class WorkerWatch(msgspec.Struct):
+    """The work in other systems that a worker watches."""
+
+    jobs: int
+    problems: list[WatchProblem]
+    """The first 20."""
+    failing: int
+    """The number of all of them."""
+
+
 class WorkerDetails(WorkerInfo):
     """A worker with its functions and jobs; these are None for a worker of another node than the one that answers."""
 
@@ -258,6 +278,8 @@ class WorkerDetails(WorkerInfo):
     """The handles of running jobs, at most 1,000."""
     decisions: WorkerDecisions | None
     """None for a worker that decides no runs; of a worker of another node, as of its last heartbeat."""
+    watches: WorkerWatch | None = None
+    """None for a worker that watches no work in other systems, and for one of another node."""
     pace: WorkerPace | None = None
     """None for a worker that has not reported it: one of an earlier version, or of plain Gearman."""
 

@@ -247,6 +247,7 @@ ATTEMPT_COLUMNS = (
     "error_type",
     "error",
 )
+WORK_COLUMNS = ("number", "state", "key", "meta", "began_at", "looked_at", "problem", "canceller", "answered_at")
 
 TIME_COLUMNS = ("created_at", "started_at", "ended_at")
 SHRINK_STEPS: tuple[Step, ...] = (
@@ -405,7 +406,7 @@ def result(
 
 def _print_job(job: dict[str, Any]) -> None:
     traceback, attempts = job.pop("traceback", None), job.pop("attempts", None)
-    arguments = job.pop("arguments", None)
+    arguments, works = job.pop("arguments", None), job.pop("works", None)
     print_groups(_groups(with_durations(job, "timeout")))
     if traceback:
         print("\n" + "\n".join(_safe(line) for line in traceback.splitlines()))
@@ -414,6 +415,14 @@ def _print_job(job: dict[str, Any]) -> None:
     if attempts:
         print()
         print_rows(ATTEMPT_COLUMNS, attempts, json=False)
+    if works:
+        print()
+        shown = [one | {"meta": _meta_text(one["meta"])} for one in works]
+        print_rows(WORK_COLUMNS, shown, json=False)
+
+
+def _meta_text(meta: Any) -> str | None:
+    return None if meta is None else printable(msgspec.json.encode(meta).decode())
 
 
 def _groups(job: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -142,6 +142,7 @@ def _print_node_state(node: dict[str, Any]) -> None:
     print(f"{node['name']}\t{node['state']}")
 
 
+PROBLEM_COLUMNS = ("handle", "function", "problem", "last_look")
 WORKER_COLUMNS = ("id", "name", "node", "client", "state", "slots", "running", "connected_at", "version")
 
 WorkerId = Annotated[str, Parameter(help="The worker's id, as mainspring workers list prints it.")]
@@ -209,6 +210,9 @@ def _print_worker(worker: dict[str, Any]) -> None:
             f"{decisions['running'] - decisions['steps']} of {decisions['places']}, and {decisions['steps']} that keep steps"
             f"{': full' if decisions['full'] else ''}"
         )
+    watches = worker.get("watches")
+    if watches is not None:
+        lists["watches"] = f"{watches['jobs']} in other systems, {watches['failing']} of which it cannot look at"
     pace = worker.get("pace")  # nodes of earlier versions have none
     if pace is not None:
         lists["pace"] = (
@@ -217,6 +221,9 @@ def _print_worker(worker: dict[str, Any]) -> None:
             f"{': full' if pace['full'] else ''}"
         )
     print_fields(worker | lists)
+    if watches is not None and watches["problems"]:
+        print()
+        print_rows(PROBLEM_COLUMNS, watches["problems"], json=False)
 
 
 def _print_worker_state(worker: dict[str, Any]) -> None:

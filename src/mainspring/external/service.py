@@ -10,7 +10,18 @@ import uuid
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.clock import to_us
-from mainspring.external.store import BeginWork, End, EndWork, LookAtWork, Looked, Record, RecordWork, Starting, Status
+from mainspring.external.store import (
+    BeginWork,
+    End,
+    EndWork,
+    FindWork,
+    LookAtWork,
+    Looked,
+    Record,
+    RecordWork,
+    Starting,
+    Status,
+)
 from mainspring.jobs.held import Elsewhere
 from mainspring.jobs.rules import note_begun
 
@@ -23,6 +34,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import Held
     from mainspring.jobs.service import JobService
     from mainspring.storage.commit_queue import CommitQueue
+    from mainspring.storage.reads import Reads
 
 LOOK_INTERVAL: Final = 1.0
 """Seconds between looks while there are submissions."""
@@ -42,6 +54,15 @@ class Begun(NamedTuple):
     """Seconds since it began."""
 
 
+class ShownWork(NamedTuple):
+    """A submission, with the last report of a worker of this node."""
+
+    work: Work
+    looked_us: int = 0
+    """When it has looked at the work, in microseconds of wall time; 0: it has not, or there is no report."""
+    problem: str = ""
+
+
 class WorkService:
     """The submissions of a node, which calls ``tick`` about once a second.
 
@@ -51,6 +72,7 @@ class WorkService:
     def __init__(
         self,
         commits: CommitQueue,
+        reads: Reads,
         clock: Clock,
         service: JobService,
         *,
@@ -58,6 +80,7 @@ class WorkService:
         new_key: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         self._commits = commits
+        self._reads = reads
         self._clock = clock
         self._service = service
         self._first = first or (lambda _: True)
@@ -66,6 +89,26 @@ class WorkService:
         self._is_looking = False
         self.cancelled = 0
         """Jobs that cancel work, made by this node."""
+
+    # ---- for people ----
+
+    async def of_job(self, job_id: int) -> list[ShownWork]:
+        """Return the submissions of a job. Raises StoreError."""
+        works = await self._reads.read(FindWork(job_id))
+        held = self._service.table.find(job_id)
+        elsewhere = None if held is None or held.worker is None else held.elsewhere
+        shown = []
+        for work in works:
+            if elsewhere is None or elsewhere.number != work.number:
+                shown.append(ShownWork(work))
+            else:
+                shown.append(ShownWork(work, self._wall_us(elsewhere), elsewhere.problem))
+        return shown
+
+    def _wall_us(self, elsewhere: Elsewhere) -> int:
+        if not elsewhere.looked_at:
+            return 0
+        return to_us(self._clock.wall() - (self._clock.monotonic() - elsewhere.looked_at))
 
     # ---- requests of workers ----
 

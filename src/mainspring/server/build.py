@@ -335,7 +335,7 @@ async def open_node(
         )
     works = None
     if Feature.EXTERNAL not in lacks:
-        works = WorkService(commits, job_clock, service, first=None if fleet is None else fleet.first_in_line)
+        works = WorkService(commits, reads, job_clock, service, first=None if fleet is None else fleet.first_in_line)
     opened = await engine.open(settings.name, loop.call_soon_threadsafe, service.lifecycle)
     handles.use_names(opened.nodes)
     service.begin(opened.term)
@@ -359,7 +359,7 @@ async def open_node(
         )
         nodes = NodeCalls(fleet.lease_manager, fleet.port, fleet.recover, access.record).handlers
     refusals = Refusals()
-    job_calls = JobCalls(service, workflows)
+    job_calls = JobCalls(service, workflows, works)
     submits = SubmitCalls(service, largest=engine.max_value)
     changes = JobChangeCalls(service, submits, largest=engine.max_value)
     bulk = build_bulk(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 import msgspec
 import structlog
 
+from mainspring.api.handlers.nodes import WatchedJob
 from mainspring.clock import to_us
 from mainspring.events import Relay
 from mainspring.faces.gearman.face import RemoteLoad
@@ -112,6 +113,20 @@ class ConnectedWorkers:
             return None
         functions = [queue.name for queue in side.worker.abilities]
         return functions, {handle: held.job.function for handle, held in side.worker.running.items()}
+
+    def watched(self, number: int) -> list[WatchedJob]:
+        """Return the jobs of a worker whose work runs in another system."""
+        side = self._find(number)
+        if side is None or side.worker is None:
+            return []
+        found = []
+        for handle, held in side.worker.running.items():
+            if (work := held.elsewhere) is not None:
+                ago = time.monotonic() - work.looked_at if work.looked_at else None
+                found.append(
+                    WatchedJob(handle, held.job.function, work.problem, None if ago is None else round(ago, 1))
+                )
+        return found
 
     def decisions(self, number: int) -> tuple[int, int, int] | None:
         """Return how many decisions of runs a worker has, how many only keep a step, and its places; None if it decides none."""

@@ -10,7 +10,7 @@ from tests.unit.nodes.rows import row
 
 from mainspring.access.caller import Caller, Grant, Role
 from mainspring.api import nodes
-from mainspring.api.handlers.nodes import Verb, WorkerCalls
+from mainspring.api.handlers.nodes import MOST_PROBLEMS, Verb, WatchedJob, WorkerCalls
 from mainspring.api.handlers.registry import Api
 from mainspring.api.request import ApiError, Code
 from mainspring.events import Direct
@@ -43,6 +43,7 @@ class Fleet:
             lambda term, message: self.sent.append((term, message)),
             self.record,
         )
+        self.watching = [WatchedJob(b"H:a:3", b"f", "status raises", 9.5), WatchedJob(b"H:a:4", b"g", "", 1.0)]
         self.acts: list[Act] = []
         self.api = Api(calls.handlers)
 
@@ -58,6 +59,9 @@ class Fleet:
 
     def decisions(self, number: int) -> tuple[int, int, int] | None:
         return (105, 5, 100) if number == 1 else None
+
+    def watched(self, number: int) -> list[WatchedJob]:
+        return self.watching if number == 1 else []
 
     def direct(self, number: int, verb: Verb) -> bool | None:
         self.directed.append((number, verb))
@@ -87,7 +91,9 @@ def test_a_worker_is_shown_with_its_functions_if_it_is_connected_here() -> None:
         assert (here.functions, here.jobs, here.version) == (["f", "g"], ["H:a:3", "H:a:4"], "9.9")
         assert here.connected_at == "1970-01-01T00:00:01.000000Z"
         assert here.decisions == nodes.WorkerDecisions(105, 5, 100, full=True)
+        assert here.watches == nodes.WorkerWatch(2, [nodes.WatchProblem("H:a:3", "f", "status raises", 9.5)], 1)
         assert (await call(nodes.ShowWorker("3-2"))).decisions is None
+        assert (await call(nodes.ShowWorker("3-2"))).watches is None
         there = await call(nodes.ShowWorker("2-1"))
         assert (there.functions, there.jobs, there.slots) == (None, None, 4)
         assert there.decisions == nodes.WorkerDecisions(7, 2, 100, full=False)
@@ -100,11 +106,25 @@ def test_a_caller_with_some_functions_sees_their_jobs_and_changes_no_worker() ->
         fleet, caller = Fleet(), Caller("f", (Grant(Role.ADMIN, functions=("f",)),))
         shown = await fleet.api.call(nodes.ShowWorker("3-1"), caller=caller)
         assert (shown.functions, shown.jobs) == (["f"], ["H:a:3"])
+        assert shown.watches is not None
+        assert shown.watches.jobs == 1
         for request in (nodes.DrainWorker("3-1"), nodes.StopWorker("3-1")):
             with pytest.raises(ApiError) as caught:
                 await fleet.api.call(request, caller=caller)
             assert caught.value.problem.code is Code.FORBIDDEN
         assert fleet.directed == []
+
+    run(test())
+
+
+def test_a_limited_number_of_failing_looks_is_shown() -> None:
+    async def test() -> None:
+        fleet = Fleet()
+        many = [WatchedJob(b"H:a:%d" % number, b"f", "away", None) for number in range(MOST_PROBLEMS + 5)]
+        fleet.watching = many
+        shown = await fleet.api.call(nodes.ShowWorker("3-1"))
+        assert shown.watches is not None
+        assert (len(shown.watches.problems), shown.watches.failing) == (MOST_PROBLEMS, MOST_PROBLEMS + 5)
 
     run(test())
 

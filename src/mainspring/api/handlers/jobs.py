@@ -8,9 +8,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
+from mainspring.access.caller import Permission
 from mainspring.access.idempotency import act_if_new
 from mainspring.api.handlers.job_records import (
     PRIORITY_NAMES,
@@ -32,6 +34,7 @@ from mainspring.api.jobs import (
     JobDetails,
     JobInfo,
     JobProgress,
+    JobWork,
     ListJobs,
     MissedChanges,
     RetryJob,
@@ -45,6 +48,7 @@ from mainspring.api.submitting import PRIORITY_BY_NAME, JobOptions, bytes_of, ch
 from mainspring.callbacks import NEXT_TURN, converted
 from mainspring.clock import to_us
 from mainspring.errors import UsageError
+from mainspring.external.store import Status
 from mainspring.features import Feature
 from mainspring.jobs.model import MAX_WAIT, RUNS, Job, Options, State, decode_failure, is_own
 from mainspring.jobs.requests import JobChange
@@ -64,6 +68,7 @@ if TYPE_CHECKING:
     from mainspring.api.request import Feed
     from mainspring.api.submitting import Submission
     from mainspring.errors import StoreError
+    from mainspring.external.service import WorkService
     from mainspring.jobs.requests import RemoteAttempt
     from mainspring.jobs.service import JobService
     from mainspring.storage.engine import Page as StoredPage
@@ -80,9 +85,12 @@ class JobCalls:
     Where the store keeps records of attempts, the progress of a job stays after its end.
     """
 
-    def __init__(self, service: JobService, workflows: WorkflowService | None = None) -> None:
+    def __init__(
+        self, service: JobService, workflows: WorkflowService | None = None, works: WorkService | None = None
+    ) -> None:
         self._service = service
         self._workflows = workflows
+        self._works = works
         self._lookup = JobLookup(service)
         self.objects: Mapping[Touches, Finder] = {Touches.JOB: self._lookup.functions_of}
         self.handlers: Handlers = {ListJobs: self._list, ShowJob: self._show, CancelJob: self._cancel}
@@ -136,7 +144,30 @@ class JobCalls:
         found = await self.find(job_id, request.namespace, partial(check_job, call))
         if found is None:
             raise call.not_found()
+        if self._works is not None:
+            sees = call.caller.may(Permission.PAYLOADS, request.namespace, found.function)
+            found.works = await self._works_of(self._works, job_id, sees=sees)
         return found
+
+    async def _works_of(self, works: WorkService, job_id: int, *, sees: bool) -> list[JobWork] | None:
+        """Return a job's work in another system. ``sees``: with the answers of that system."""
+        shown: list[JobWork] = []
+        for one in await works.of_job(job_id):
+            work = one.work
+            info = JobWork(
+                number=work.number,
+                state=Status(work.status).name.lower(),
+                key=work.key,
+                submitted=bool(work.meta),
+                meta=msgspec.json.decode(work.meta) if work.meta and sees else None,
+                began_at=rfc3339(work.since_us),
+                canceller=self._service.handles.of(work.canceller).decode() if work.canceller else None,
+                answered_at=rfc3339(work.ended_us),
+                looked_at=rfc3339(one.looked_us),
+                problem=one.problem or None,
+            )
+            shown.append(info)
+        return shown or None
 
     async def find(
         self, job_id: int, namespace: str, check: Callable[[Job], None] = lambda _: None

@@ -29,10 +29,12 @@ from mainspring.api.nodes import (
     StopWorker,
     UndrainNode,
     UndrainWorker,
+    WatchProblem,
     WorkerDecisions,
     WorkerDetails,
     WorkerInfo,
     WorkerPace,
+    WorkerWatch,
 )
 from mainspring.api.request import ApiError, Code, Page, Touches
 from mainspring.callbacks import Callback
@@ -301,6 +303,8 @@ def namespace_node(found: _Row, request: Request[Any], caller: Caller) -> Namesp
     )
 
 
+MOST_PROBLEMS = 20
+"""Jobs whose looks fail, in an answer about a worker."""
 MOST_JOBS = 1000
 Verb = Literal["drain", "undrain", "stop"]
 WorkerAct: TypeAlias = DrainWorker | UndrainWorker | StopWorker
@@ -318,8 +322,33 @@ class Workers(Protocol):
     def decisions(self, number: int) -> tuple[int, int, int] | None:
         """Return how many decisions of runs a worker has, how many only keep a step, and its places; None if it decides none."""
 
+    def watched(self, number: int) -> Sequence[WatchedJob]:
+        """Return the jobs of a worker whose work runs in another system."""
+
     def direct(self, number: int, verb: Verb) -> bool | None:
         """Pass a request to a worker. Return whether it takes such requests; None if it is not connected."""
+
+
+class WatchedJob(NamedTuple):
+    """A job that a worker watches."""
+
+    handle: bytes
+    function: bytes
+    problem: str
+    last_look: float | None
+    """Seconds since it; None: there was none."""
+
+
+def _watches(watched: Sequence[WatchedJob], sees: Callable[[bytes], bool]) -> WorkerWatch | None:
+    seen = [one for one in watched if sees(one.function)]
+    if not seen:
+        return None
+    failing = [one for one in seen if one.problem]
+    problems = [
+        WatchProblem(one.handle.decode(), function_text(split(one.function)[1]), one.problem, one.last_look)
+        for one in failing[:MOST_PROBLEMS]
+    ]
+    return WorkerWatch(len(seen), problems, len(failing))
 
 
 class _Found(NamedTuple):
@@ -396,6 +425,7 @@ class WorkerCalls:
         found = self._find(request.namespace, request.worker)
         functions: list[str] | None = None
         jobs: list[str] | None = None
+        watches: WorkerWatch | None = None
         decider = found.row.decider
         usage = None if decider is None else (decider.running, decider.steps, decider.places)
         if found.term == self._term() and (details := self._workers.details(found.row.number)) is not None:
@@ -405,10 +435,16 @@ class WorkerCalls:
             )
             handles = [handle.decode() for handle, function in running.items() if sees(function)]
             jobs = handles[:MOST_JOBS]
+            watches = _watches(self._workers.watched(found.row.number), sees)
             usage = self._workers.decisions(found.row.number)
         pace = None if found.row.pace is None else WorkerPace(**asdict(found.row.pace))
         return WorkerDetails(
-            **asdict(_info(found)), functions=functions, jobs=jobs, decisions=_decisions(usage), pace=pace
+            **asdict(_info(found)),
+            functions=functions,
+            jobs=jobs,
+            decisions=_decisions(usage),
+            watches=watches,
+            pace=pace,
         )
 
     async def _drain(self, request: DrainWorker | UndrainWorker, call: Call) -> WorkerInfo:

@@ -34,6 +34,8 @@ MOST_WORKS = 1000
 MOST_META = 65_536
 """Characters of the answer of another system, as JSON."""
 MOST_PROBLEM = 512
+NEVER = 1e9
+"""Seconds since a look that there has not been."""
 CALL_COST = 16
 """The number of unanswered requests that such a call counts as."""
 
@@ -185,7 +187,7 @@ def _looked(peer: Watching, call_id: bytes, request: LooksAtWork) -> None:
     for one in request.looks:
         held = _held(peer, one.handle, one.token)
         if held is not None and held.elsewhere is not None:
-            held.elsewhere.looked_at = now - one.ago
+            held.elsewhere.looked_at = now - one.ago if one.ago < NEVER else 0.0
             held.elsewhere.problem = one.problem
     _answer(peer, call_id, {})
 
