@@ -48,6 +48,8 @@ SECONDS = 3.0
 LONG_SECONDS = 45.0
 MOST_LIVE = 30
 """Jobs that have not ended, at most."""
+LOOK = 0.05
+"""Seconds to wait for the result of a job that may have ended."""
 SCHEMA = "resources"
 
 
@@ -251,7 +253,7 @@ class ResourceChaos:
         """Note the jobs that have ended by now."""
         for job in self._jobs:
             if job.handle not in self._ended:
-                self._await(job, 0.0)
+                self._await(job, LOOK)
 
     def _await(self, job: Job[str], timeout: float) -> bool:
         try:
