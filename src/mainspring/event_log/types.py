@@ -158,6 +158,17 @@ class WebhookFields(Fields):
     by: Annotated[str, about("The name of the caller; empty if its own deliveries have paused it.")] = ""
 
 
+class ResourceFields(Fields):
+    """Of an event about a resource."""
+
+    items: Annotated[tuple[str, ...], about("The names of the items; none of a counted resource.")] = ()
+    slots: Annotated[int, about("How many slots it has now, or how many were taken.")] = 0
+    hold: Annotated[str, about("The number of a person's hold.")] = ""
+    until_us: Annotated[int, about("When a person's hold ends by itself, in microseconds of wall time.")] = 0
+    by: Annotated[str, about("The name of the caller; empty if workers have declared it.")] = ""
+    reason: Annotated[str, about("The reason that the caller gave.")] = ""
+
+
 class ActFields(Fields):
     """Of an act of an operator, as the audit has it."""
 
@@ -210,6 +221,13 @@ NODE_DEAD: Final = "node.dead"
 OPERATION_ENDED: Final = "operation.ended"
 WEBHOOK_PAUSED: Final = "webhook.paused"
 WEBHOOK_RESUMED: Final = "webhook.resumed"
+RESOURCE_CHANGED: Final = "resource.changed"
+RESOURCE_DRAINED: Final = "resource.drained"
+RESOURCE_OPENED: Final = "resource.opened"
+RESOURCE_HELD: Final = "resource.held"
+RESOURCE_FREED: Final = "resource.freed"
+RESOURCE_TAKEN: Final = "resource.taken"
+RESOURCE_DENIED: Final = "resource.denied"
 ACTED: Final = "operator.acted"
 
 TYPES: Final = {
@@ -299,6 +317,25 @@ TYPES: Final = {
             "A webhook was paused: by a caller, or because its receiver is gone or has failed too often.",
         ),
         EventType(WEBHOOK_RESUMED, Subject.WEBHOOK, WebhookFields, "A paused webhook goes on."),
+        EventType(
+            RESOURCE_CHANGED,
+            Subject.RESOURCE,
+            ResourceFields,
+            "A resource has other items or slots: by a command, or because workers declare them.",
+        ),
+        EventType(RESOURCE_DRAINED, Subject.RESOURCE, ResourceFields, "Items of a resource get no new holders."),
+        EventType(RESOURCE_OPENED, Subject.RESOURCE, ResourceFields, "Drained items of a resource get holders again."),
+        EventType(RESOURCE_HELD, Subject.RESOURCE, ResourceFields, "A person holds slots of a resource."),
+        EventType(RESOURCE_FREED, Subject.RESOURCE, ResourceFields, "The slots of a person were given back in time."),
+        EventType(
+            RESOURCE_TAKEN,
+            Subject.RESOURCE,
+            ResourceFields,
+            "Slots were taken away from a job, whose attempt has ended.",
+        ),
+        EventType(
+            RESOURCE_DENIED, Subject.RESOURCE, ResourceFields, "A job has waited too long for slots that it lacked."
+        ),
         EventType(ACTED, Subject.OBJECT, ActFields, "A caller has done something that the audit records."),
     )
 }

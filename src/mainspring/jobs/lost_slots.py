@@ -105,7 +105,10 @@ class LostSlots:
         return held if slots is not None and slots.holds and slots.request.turn == turn else None
 
     async def _take(self, held: Held, resource: str, act: Act, *, cancel: bool) -> None:
-        note = NoteTaken(resource)
+        slots = held.slots
+        assert slots is not None
+        units = sum(hold.units for hold in slots.holds or () if hold.resource == resource)
+        note = NoteTaken(resource, slots.request, units)
         note.act = act
         batch = SettleBatch()
         why = f"its slots were taken away: {act.reason}" if act.reason else "its slots were taken away"

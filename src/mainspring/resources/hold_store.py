@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from mainspring.access.audit import Acting
 from mainspring.event_log import types
+from mainspring.event_log.interests import NewEvent
+from mainspring.event_log.types import ResourceFields
+from mainspring.namespaces import name_text, split, split_text
 from mainspring.resources.holds import Hold, HolderKind, Request, Resource, Waits, check_resource, decide, rank
 from mainspring.resources.instance_store import NOT_TENDED, Instances, InstanceTables, events_of
 from mainspring.resources.instances import with_instances
@@ -27,10 +30,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from mainspring.access.caller import Act
-    from mainspring.event_log.interests import NewEvent
     from mainspring.resources.holds import Granted, Holder
     from mainspring.resources.instance_store import Tend, Tended
     from mainspring.resources.instances import Instance
+
+
+# ---- events ----
+
+MOST_ITEMS_IN_EVENT: Final = 20
+
+
+def event_of(kind: str, name: str, act: Act | None, of: Request | None = None, **fields: Any) -> NewEvent:
+    """Return an event about a resource, given by its key; ``of`` is the request of the job that it is about, too."""
+    namespace, text = split_text(name)
+    if act is not None:
+        fields |= {"by": act.who, "reason": act.reason}
+    function = "" if of is None else name_text(split(of.function)[1])
+    job = 0 if of is None else of.holder.id
+    return NewEvent(kind, namespace, function, text, job, ResourceFields(**fields))
 
 
 # ---- definitions ----
@@ -82,6 +99,17 @@ def decode_resource(data: bytes, name: str, version: int) -> StoredResource:
 
 NO_ITEMS: Final = Resource()
 INSTANCE_EVENTS: Final = frozenset({types.INSTANCE_READY, types.INSTANCE_FAILED, types.INSTANCE_RELEASED})
+
+
+def _latest(stored: StoredResource) -> Resource:
+    """Return the definition that was made last, those by command first."""
+    if stored.commanded is not None:
+        return stored.commanded
+    return stored.declared[-1].resource if stored.declared else NO_ITEMS
+
+
+def _slots(resource: Resource) -> int:
+    return sum(one.slots for one in resource.items)
 
 
 def effective(stored: StoredResource, now_us: int, instances: Iterable[Instance] = ()) -> Resource:
@@ -138,7 +166,28 @@ class SaveResource(Acting):
     """
 
     phase = Phase.HOLDS
+    causes = frozenset({types.RESOURCE_CHANGED, types.RESOURCE_DRAINED, types.RESOURCE_OPENED})
     resource: StoredResource
+    before: StoredResource | None = None
+    """The stored one; None: none is stored."""
+
+    def caused(self, outcome: StoredResource) -> Iterator[NewEvent]:
+        """Yield the events of a resource that was written: of other slots, and of items that were drained or opened."""
+        if not self.wrote(outcome):
+            return
+        before = StoredResource(outcome.name) if self.before is None else self.before
+        resource = _latest(outcome)
+        if resource != _latest(before):
+            yield self._event(types.RESOURCE_CHANGED, [one.name for one in resource.items], _slots(resource))
+        drained, opened = {*outcome.draining} - {*before.draining}, {*before.draining} - {*outcome.draining}
+        if drained:
+            yield self._event(types.RESOURCE_DRAINED, drained)
+        if opened:
+            yield self._event(types.RESOURCE_OPENED, opened)
+
+    def _event(self, kind: str, items: Iterable[str], slots: int = 0) -> NewEvent:
+        shown = (*sorted({*items} - {""})[:MOST_ITEMS_IN_EVENT],)
+        return event_of(kind, self.resource.name, self.act, items=shown, slots=slots)
 
     def recorded(self, outcome: StoredResource) -> Act | None:
         """Return the act, if this operation wrote the resource."""
@@ -177,7 +226,7 @@ class AskHolds(Acting):
     """
 
     phase = Phase.HOLDS
-    causes = INSTANCE_EVENTS
+    causes = INSTANCE_EVENTS | {types.RESOURCE_HELD, types.RESOURCE_FREED, types.RESOURCE_DENIED}
     requests: Sequence[Request]
     now_us: int
     given_back: Sequence[tuple[Holder, int]] = ()
@@ -199,8 +248,21 @@ class AskHolds(Acting):
         return self.act if outcome.freed or any(isinstance(one, Got) for one in outcome.answers) else None
 
     def caused(self, outcome: Asked) -> Iterator[NewEvent]:
-        """Yield the events of instances."""
-        return events_of(outcome.tended.moves)
+        """Yield the events of people who hold something or give it back, of jobs that have waited too long, and of instances."""
+        yield from events_of(outcome.tended.moves)
+        for one, answer in zip(self.requests, outcome.answers, strict=True):
+            if isinstance(answer, Got) and one.holder.kind == HolderKind.PERSON:
+                more: dict[str, Any] = {"hold": str(one.holder.id), "until_us": one.until_us}
+                for name in sorted({hold.resource for hold in answer.holds}):
+                    slots = sum(hold.units for hold in answer.holds if hold.resource == name)
+                    yield event_of(types.RESOURCE_HELD, name, self.act, slots=slots, **more)
+            elif isinstance(answer, Waits) and answer.over and one.holder.kind == HolderKind.LEASE:
+                for name in answer.lacking:
+                    yield event_of(types.RESOURCE_DENIED, name, None, one)
+        for holder, _ in self.given_back if outcome.freed else ():
+            if holder.kind == HolderKind.PERSON:
+                for name in sorted(outcome.freed):
+                    yield event_of(types.RESOURCE_FREED, name, self.act, hold=str(holder.id))
 
 
 class Asked(NamedTuple):
@@ -230,8 +292,17 @@ class NoteTaken(Acting):
     """Record that slots of a job were taken away, with the settlement that ends its lease. Outcome: None."""
 
     phase = Phase.HOLDS
+    causes = frozenset({types.RESOURCE_TAKEN})
     resource: str
     """The key of its name."""
+    request: Request
+    """By which the job got them."""
+    slots: int
+
+    def caused(self, outcome: None) -> Iterator[NewEvent]:
+        """Yield its event."""
+        del outcome
+        yield event_of(types.RESOURCE_TAKEN, self.resource, self.act, self.request, slots=self.slots)
 
     def recorded(self, outcome: None) -> Act | None:
         """Return the act."""

@@ -65,7 +65,7 @@ class Resources:
             if isinstance(before, UnreadableResource):  # the write would lose what this version cannot read
                 raise ConflictError(f"this version of Mainspring cannot read the resource; {REMEDY}")
             wanted = change(before, to_us(self._clock.wall()))
-            operation = SaveResource(wanted)
+            operation = SaveResource(wanted, before)
             if act is not None:
                 operation.act = act(before, wanted)
             stored: StoredResource = await self._commits.committed(operation)

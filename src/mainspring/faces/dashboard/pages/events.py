@@ -39,6 +39,7 @@ _PAGES: Final = {
     Subject.SCHEDULE: "/schedules/{name}",
     Subject.OPERATION: "/operations/{name}",
     Subject.WEBHOOK: "/webhooks/{name}",
+    Subject.RESOURCE: "/resources/{name}",
     Subject.NODE: "/nodes",
 }
 """The pages of objects by their names."""
