@@ -49,9 +49,9 @@ class _Batch:
         self.given_back: list[tuple[Holder, int]] = []
         self.queues: dict[FunctionQueue, None] = {}
         """The functions whose jobs give something back: others of them may have tokens now."""
-        self.repeated: set[str] = set()
-        """The resources about which the node has repeated all questions in it."""
-        self.operation = AskHolds(self.requests, now_us, self.given_back)
+        self.freed: set[str] = set()
+        """Their resources. The node has repeated all questions about these in it."""
+        self.operation = AskHolds(self.requests, now_us, self.given_back, self.freed)
 
 
 class HoldRequests:
@@ -86,8 +86,8 @@ class HoldRequests:
         self._lines_of: dict[FunctionQueue, tuple[tuple[Line, ...], tuple[Line, ...]]] = {}
         """The resources that a function uses, and the same lines with the keys of their names."""
         self._open: _Batch | None = None
-        self._unreturned: list[tuple[Holder, int]] = []
-        """Slots that could not be given back."""
+        self._unreturned: list[_Batch] = []
+        """Those with slots that could not be given back."""
         self._repeat_at = 0.0
 
     def serve(self, queue: FunctionQueue, admission: AdmissionQueue[Held]) -> None:
@@ -196,7 +196,7 @@ class HoldRequests:
     def _not_asked(self, batch: _Batch, error: StoreError) -> None:
         """Repeat the operation with the next tick, unless the term has ended, and all holds with it."""
         if not isinstance(error, (StoreFencedError, StoreBrokenError)):
-            self._unreturned += batch.given_back
+            self._unreturned.append(batch)
 
     def _ask_again(self, names: Collection[str]) -> None:
         for held, admission in list(self._awaiting()):
@@ -220,9 +220,9 @@ class HoldRequests:
         batch = self._batch()
         batch.given_back.append((slots.request.holder, slots.request.turn))
         batch.queues[held.queue] = None
-        names = [line.resource for line in slots.request.lines if line.resource not in batch.repeated]
+        names = [line.resource for line in slots.request.lines if line.resource not in batch.freed]
         if names:
-            batch.repeated.update(names)
+            batch.freed.update(names)
             self._ask_again(names)
 
     def hint(self, queue: FunctionQueue) -> None:
@@ -244,8 +244,11 @@ class HoldRequests:
             return
         self._repeat_at = now + REPEAT_INTERVAL
         if self._unreturned:
-            returned, self._unreturned = self._unreturned, []
-            self._batch().given_back.extend(returned)
+            failed, self._unreturned = self._unreturned, []
+            batch = self._batch()
+            for one in failed:
+                batch.given_back.extend(one.given_back)
+                batch.freed.update(one.freed)
         for held, admission in list(self._awaiting()):
             if held.stored:
                 self._ask(held, admission)

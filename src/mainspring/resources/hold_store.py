@@ -232,14 +232,14 @@ class AskHolds(Acting):
     given_back: Sequence[tuple[Holder, int]] = ()
     """Holders, each with the turn that it gives back; rows of other turns stay."""
     freed: Collection[str] = ()
-    """Keys of the resources whose slots the end of a holder has freed."""
+    """Keys of more resources to decide about. If there are some, no others are looked for that ``given_back`` may concern."""
     only_now: bool = False
     """Whether requests that cannot be granted now are not entered."""
     tend: Tend | None = None
     """A look at the instances of a resource."""
 
     def __post_init__(self) -> None:
-        self.rows = sum(len(one.lines) for one in self.requests) + len(self.given_back) + len(self.freed)
+        self.rows = sum(len(one.lines) for one in self.requests) + len(self.given_back)
         self.rows += 0 if self.tend is None else MAX_INSTANCES
         self.size = 64 + 200 * self.rows
 
@@ -364,17 +364,14 @@ async def ask(tables: HoldTables, operations: Sequence[AskHolds]) -> list[Asked]
     names.update(*(operation.freed for operation in operations))
     tends = [operation.tend for operation in operations if operation.tend is not None]
     names.update(one.resource for one in tends)
-    names.update(await tables.held_by({*asked, *(holder for holder, _ in returned)}))
+    found_by = [operation for operation in operations if not operation.freed]
+    names.update(await tables.held_by({*asked, *(one for operation in found_by for one, _ in operation.given_back)}))
     names.update([line.resource for one in await tables.requests(names) for line in one.lines])
     if not names:
         return [Asked([REFUSED] * len(operation.requests), set()) for operation in operations]
     await tables.lock(sorted(names))
     now_us = max(operation.now_us for operation in operations)
     rows = await _Rows.read(tables, names, now_us, asked)
-    had: dict[tuple[Holder, int], set[str]] = {one: set() for one in returned}
-    for hold in rows.holds:
-        if (hold.holder, hold.turn) in had:
-            had[hold.holder, hold.turn].add(hold.resource)
     given_back = {holder for holder, turn in returned if rows.turn(holder) == turn}
     earlier = {holder for holder, one in asked.items() if rows.turn(holder) not in {None, one.turn}}
     late = {holder for holder, one in rows.requests.items() if one.is_over(now_us) and holder not in asked}
@@ -388,10 +385,12 @@ async def ask(tables: HoldTables, operations: Sequence[AskHolds]) -> list[Asked]
     def resources() -> dict[str, Resource]:
         return defined | {name: effective(stored[name], now_us, instances.of(name)) for name in managed}
 
-    waiting = {holder: one for holder, one in asked.items() if holder not in rows.void} | rows.requests
-    for hold in rows.holds:
-        waiting.pop(hold.holder, None)
-    tended = await _tended(operations, instances, resources, stored, rows.holds, waiting.values())
+    tended: dict[int, Tended] = {}
+    if tends:
+        waiting = {holder: one for holder, one in asked.items() if holder not in rows.void} | rows.requests
+        for hold in rows.holds:
+            waiting.pop(hold.holder, None)
+        tended = await _tended(operations, instances, resources, stored, rows.holds, waiting.values())
     kept = {one.holder for operation in operations if not operation.only_now for one in operation.requests}
     answers = await _answers(tables, rows, resources(), asked, kept, now_us)
     if managed:
@@ -400,10 +399,11 @@ async def ask(tables: HoldTables, operations: Sequence[AskHolds]) -> list[Asked]
                 instances.use(one.holds)
                 answers[holder] = one._replace(metas=instances.metas(one.holds))
     await instances.save()
+    given = [{*operation.given_back} for operation in operations]
     return [
         Asked(
             [answers.get(one.holder, REFUSED) for one in operation.requests],
-            {name for one in operation.given_back for name in had[one]},
+            {hold.resource for hold in dropped[0] if (hold.holder, hold.turn) in given[place]},
             tended.get(place, NOT_TENDED),
         )
         for place, operation in enumerate(operations)

@@ -9,7 +9,7 @@ import pytest
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.holds import MemoryHolds
 from mainspring.jobs.held import Ability
-from mainspring.jobs.hold_requests import MIN_AWAITING
+from mainspring.jobs.hold_requests import MIN_AWAITING, REPEAT_INTERVAL
 from mainspring.jobs.model import Options, Priority, Retry, State, decode_failure
 from mainspring.jobs.store import Withdrawn
 from mainspring.resources.hold_store import AskHolds, FindHolds, find
@@ -297,6 +297,21 @@ def test_waiting_jobs_survive_errors_of_the_store(node: Node) -> None:
     node.wait(5.0)
     assert running(one) == ["2"]
     assert numbers(node) == [2]
+
+
+def test_slots_that_could_not_be_given_back_are_beside_those_of_other_ends(node: Node) -> None:
+    one = worker(node)
+    other = node.stream("g", places=1, limits=Limits(uses=(Line("m"),)), resources=(("m", counted(1)),))
+    node.commit()
+    node.background("1")
+    node.background("2", "g")
+    node.settling.succeeded(held_by(one, "1"), b"")
+    node.fail()
+    assert shown(node).holds
+    node.settling.succeeded(held_by(other, "2"), b"")
+    node.assigner.hold_requests.tick(node.clock.monotonic() + REPEAT_INTERVAL)
+    node.commit()
+    assert (shown(node).holds, shown(node, "m").holds) == ((), ())
 
 
 def test_the_next_life_of_a_node_holds_nothing(node: Node) -> None:
