@@ -70,7 +70,8 @@ def check_options(store: object, options: Mapping[str, object]) -> None:
     """Raise UsageError for options of tasks and jobs that an App's store does not support.
 
     The options are limits and keys, ``request_key``, ``start_within`` and ``deadline``, ``connection``, a database connection for
-    a transactional submit, and ``workflow`` and ``listener`` for a definition of one. None and empty text count as not given.
+    a transactional submit, and ``workflow``, ``listener`` and ``external`` for a definition of one. None and
+    empty text count as not given.
     """
     if not isinstance(store, ZooKeeper):
         return
@@ -87,6 +88,11 @@ def check_options(store: object, options: Mapping[str, object]) -> None:
     if "workflow" in given:
         raise UsageError(
             f"the App's store is {store!r}, which has no workflows: define them on an App with a store on SQLite or PostgreSQL"
+        )
+    if "external" in given:
+        raise UsageError(
+            f"the App's store is {store!r}, which keeps no work that runs elsewhere: define it on an App with a store on SQLite"
+            " or PostgreSQL"
         )
     if "listener" in given:
         raise UsageError(
