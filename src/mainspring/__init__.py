@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from mainspring.client.options import Rate, Retry
     from mainspring.client.outcomes import Data, Missed, Progress, Warned
     from mainspring.client.providers import Provide
+    from mainspring.client.resources import HeldSlots
     from mainspring.client.run import Run
     from mainspring.definitions import CoroutineTask, ExternalTask, Task, Workflow
     from mainspring.errors import (
         CompensationFailed,
         ConflictError,
         ConnectionLostError,
+        HoldTimedOut,
         JobCancelled,
         JobError,
         JobExpired,
@@ -58,6 +60,7 @@ _MODULES = {
     "mainspring.client.managed": ("Resource", "Status"),
     "mainspring.client.options": ("Rate", "Retry"),
     "mainspring.client.providers": ("Provide",),
+    "mainspring.client.resources": ("HeldSlots",),
     "mainspring.client.run": ("Run",),
     "mainspring.client.outcomes": ("Data", "Missed", "Progress", "Warned"),
     "mainspring.workflow_code.channels": ("Channel",),
@@ -65,6 +68,7 @@ _MODULES = {
         "CompensationFailed",
         "ConflictError",
         "ConnectionLostError",
+        "HoldTimedOut",
         "JobCancelled",
         "JobError",
         "JobExpired",
@@ -113,6 +117,8 @@ __all__ = [
     "ExternalTask",
     "ExternalWork",
     "Failed",
+    "HeldSlots",
+    "HoldTimedOut",
     "Job",
     "JobCancelled",
     "JobError",

@@ -555,6 +555,7 @@ class App(AppClient):
         if definition is not None:
             self._definitions.steps(resource)
         self._resources[name] = resource
+        self.registry.resources.append(resource)
         return resource
 
     def scheduled(

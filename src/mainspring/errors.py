@@ -260,6 +260,29 @@ def _line_of(error: Exception) -> str:
     return text if len(text) <= _LINE else f"{text[:_LINE]}…"
 
 
+class HoldTimedOut(MainspringError, TimeoutError):  # noqa: N818 - an outcome, as JobTimedOut
+    """A workflow has waited for slots of resources, and has got none in time.
+
+    ``lacking`` has the names of the resources whose slots were missing, and ``before`` the number of requests that were before
+    it. If ``impossible``, the resources could not serve the request even if nobody held anything.
+    """
+
+    def __init__(self, resources: str, lacking: Sequence[str], before: int, *, impossible: bool = False) -> None:
+        missing = ", ".join(lacking) or resources
+        why = (
+            "it does not have them, even if nobody holds any"
+            if impossible
+            else f"{before} requests were before it"
+            if before
+            else "others hold them"
+        )
+        super().__init__(f"no slots of {resources} in time: slots of {missing} were missing ({why})")
+        self.resources = resources
+        self.lacking = (*lacking,)
+        self.before = before
+        self.impossible = impossible
+
+
 class IllegalTransitionError(MainspringError):
     """The state of a job does not allow a transition: a defect of Mainspring itself."""
 

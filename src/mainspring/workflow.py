@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, ParamSp
 
 from mainspring.client.inbox import DEFAULT_SCHEMA, check_schema
 from mainspring.client.options import Duration, check_progress, check_short, check_text, seconds
+from mainspring.client.resources import LabelledResource
+from mainspring.client.resources import hold as hold_slots
 from mainspring.client.run import check_run_key, encode_signal
 from mainspring.errors import UsageError, WorkflowUsageError
 from mainspring.workflow_code.api import Calls, current, log
@@ -20,12 +22,14 @@ from mainspring.workflow_code.model import ContinueAsNew, Transaction
 from mainspring.workflows.model import RunProgress
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+    from contextlib import AbstractAsyncContextManager
     from datetime import datetime
     from random import Random
     from uuid import UUID
 
     from mainspring.client.job import Job
+    from mainspring.client.resources import HeldSlots, Resource
     from mainspring.client.run import SignalType
     from mainspring.client.submission import Submission
     from mainspring.workflow_code.model import Record
@@ -40,10 +44,12 @@ _MOST_TEXT = 256
 __all__ = [
     "ContinueAsNew",
     "External",
+    "Held",
     "Info",
     "Saga",
     "continue_as_new",
     "external",
+    "hold",
     "info",
     "log",
     "map",
@@ -267,6 +273,41 @@ def side_effect(function: Callable[[], R]) -> R:
     The result is what JSON makes of it.
     """
     return cast("R", _calls("side_effect").side_effect(function))
+
+
+class Held:
+    """The slots of several resources that a block of a workflow has."""
+
+    def __init__(self, slots: Mapping[str, HeldSlots]) -> None:
+        self._slots = slots
+
+    def __getitem__(self, resource: Resource | LabelledResource) -> HeldSlots:
+        """Return what the block has of a resource."""
+        name = (resource.resource if isinstance(resource, LabelledResource) else resource).name
+        slots = self._slots.get(name)
+        if slots is None:
+            raise UsageError(f"the block has nothing of the resource {name!r}: hold(…) must name it")
+        return slots
+
+    def __repr__(self) -> str:
+        return f"Held({dict(self._slots)})"
+
+
+def hold(
+    uses: Mapping[Any, int],
+    *,
+    timeout: Duration | None = None,
+) -> AbstractAsyncContextManager[Held]:
+    """Hold slots of several resources in a block, all or none.
+
+    ``async with workflow.hold({licences: 2, printers["colour"]: 1}, timeout="1h") as held`` begins when the run has all of
+    them, and gives them back at its end. The run keeps them over restarts of workers and nodes, and loses them with its own end,
+    whatever that is. ``held[printers]`` says which it has.
+
+    Raises HoldTimedOut if they are not free within ``timeout``.
+    """
+    _calls("hold")
+    return hold_slots(uses, timeout, Held)
 
 
 class External:

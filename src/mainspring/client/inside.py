@@ -146,6 +146,9 @@ class WorkflowCalls(Protocol):
     def step(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a task as a local step."""
 
+    def hold_slots(self, uses: Any, timeout: float | None, pick: Callable[[dict[str, Any]], Any]) -> Any:
+        """Return a block that has slots of resources: an asynchronous context manager, whose value ``pick`` returns."""
+
 
 def workflow_calls() -> WorkflowCalls | None:
     """Return the receiver of calls in the workflow whose code is running; None outside of workflows."""

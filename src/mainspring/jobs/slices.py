@@ -12,7 +12,7 @@ slice's operations, its writes; then submissions, claims and the rest (``storage
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from mainspring.jobs.owners import owner
 from mainspring.jobs.store import Settle
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.owners import Notice, Notices
     from mainspring.jobs.store import Found, Withdrawn
+    from mainspring.resources.hold_store import AskHolds
     from mainspring.storage.engine import Operation, Plan, Query
 
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -161,6 +162,12 @@ class RunTransaction(SliceTransaction, Protocol):
     async def is_held(self, job_id: int, term: int) -> bool:
         """Return whether a job is held under a term."""
 
+    def ask_holds(self, ask: AskHolds) -> None:
+        """Ask for slots of resources, and give some back, with the questions of the group (``Phase.HOLDS``).
+
+        Answers to runs become errands.
+        """
+
 
 class SliceWork(Protocol):
     """A slice's side of one transaction. It may be attempted more than once: each attempt has a unit of its own."""
@@ -179,6 +186,14 @@ class SliceWork(Protocol):
 
     async def flush(self) -> None:
         """Write all changes of the unit. It may create and end jobs."""
+
+
+@runtime_checkable
+class TakesErrands(Protocol):
+    """A slice whose errands other parts of a group may store."""
+
+    def errands_stored(self) -> None:
+        """Do them soon. It is called on the node's thread, after the commit."""
 
 
 class Slice(Protocol[T_contra]):

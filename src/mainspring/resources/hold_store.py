@@ -19,7 +19,18 @@ from mainspring.event_log import types
 from mainspring.event_log.interests import NewEvent
 from mainspring.event_log.types import ResourceFields
 from mainspring.namespaces import name_text, split, split_text
-from mainspring.resources.holds import Hold, HolderKind, Request, Resource, Waits, check_resource, decide, rank
+from mainspring.resources.holds import (
+    HeldItem,
+    Hold,
+    HoldAnswer,
+    HolderKind,
+    Request,
+    Resource,
+    Waits,
+    check_resource,
+    decide,
+    rank,
+)
 from mainspring.resources.instance_store import NOT_TENDED, Instances, InstanceTables, events_of
 from mainspring.resources.instances import with_instances
 from mainspring.resources.managed import MAX_INSTANCES
@@ -221,8 +232,9 @@ class AskHolds(Acting):
     """Give back what some holders have, enter requests, and grant those that can be granted now. Outcome: `Asked`.
 
     A request that its holder has made before, with the same turn, keeps its place, and what it was granted. One with another
-    turn replaces it. Requests of others are decided, too, but granted only to those that ask: their functions are announced
-    to their nodes. ``now_us`` is the store's time as the node estimates it.
+    turn replaces it. Requests of others are decided, too. Those of runs are granted, and the runs get answers: no node waits
+    for them. Those of jobs are granted only to those that ask: their functions are announced to their nodes. ``now_us`` is the
+    store's time as the node estimates it.
     """
 
     phase = Phase.HOLDS
@@ -237,9 +249,14 @@ class AskHolds(Acting):
     """Whether requests that cannot be granted now are not entered."""
     tend: Tend | None = None
     """A look at the instances of a resource."""
+    given_up: Collection[Holder] = ()
+    """Runs whose requests are deleted unless they can be granted now. They get the reason."""
+    closed: Collection[int] = ()
+    """Runs that this group closes: what they held is free."""
 
     def __post_init__(self) -> None:
         self.rows = sum(len(one.lines) for one in self.requests) + len(self.given_back)
+        self.rows += len(self.given_up) + len(self.closed)
         self.rows += 0 if self.tend is None else MAX_INSTANCES
         self.size = 64 + 200 * self.rows
 
@@ -310,6 +327,18 @@ class NoteTaken(Acting):
         return self.act
 
 
+class FindRunRequests(Query["list[str]"], frozen=True):
+    """Read the keys of the resources for which runs wait, in order: a node decides about them from time to time."""
+
+    is_small = True
+
+
+class FindRunHolds(Query["list[str]"], frozen=True):
+    """Read the keys of the resources of which a run has slots, or for which it waits, in order."""
+
+    run: int
+
+
 class Holding(NamedTuple):
     """The holds of a resource, and the requests for it in their order."""
 
@@ -324,6 +353,12 @@ class HoldTables(InstanceTables, Protocol):
     async def held_by(self, holders: Collection[Holder]) -> Collection[str]:
         """Return the keys of the resources whose slots holders have, or wait for; there may be more of these."""
 
+    async def of_runs(self, runs: Collection[int]) -> Collection[str]:
+        """Return the keys of the resources whose slots runs have, or wait for."""
+
+    async def awaited_by_runs(self) -> Collection[str]:
+        """Return the keys of the resources for which runs wait."""
+
     async def lock(self, names: Sequence[str]) -> None:
         """Lock resources, which come in order, whether or not they are defined. Later statements see what is committed then."""
 
@@ -335,6 +370,9 @@ class HoldTables(InstanceTables, Protocol):
 
     async def leased(self, holders: Collection[Holder]) -> Collection[Holder]:
         """Return those of these holders of the kind LEASE that are held under their terms."""
+
+    async def open_runs(self, runs: Collection[int]) -> Collection[int]:
+        """Return those of these runs that are open."""
 
     async def holds(self, names: Collection[str]) -> Sequence[Hold]:
         """Return the holds of resources, valid or not."""
@@ -354,18 +392,26 @@ class HoldTables(InstanceTables, Protocol):
     def announce(self, functions: Collection[bytes]) -> None:
         """Tell the nodes that have workers for these functions that slots are free."""
 
+    async def answer_runs(self, answers: Sequence[tuple[Holder, HoldAnswer]]) -> None:
+        """Store answers for runs, which get them soon."""
+
 
 async def ask(tables: HoldTables, operations: Sequence[AskHolds]) -> list[Asked]:
     """Run the operations of a group: lock their resources and those of the requests beside them, and decide once."""
     returned = {one for operation in operations for one in operation.given_back}
     requests = [one for operation in operations for one in operation.requests]
     asked = {one.holder: one for one in requests if (one.holder, one.turn) not in returned}
+    given_up = {holder for operation in operations for holder in operation.given_up}
+    closed = {run for operation in operations for run in operation.closed}
     names = {line.resource for one in asked.values() for line in one.lines}
     names.update(*(operation.freed for operation in operations))
     tends = [operation.tend for operation in operations if operation.tend is not None]
     names.update(one.resource for one in tends)
     found_by = [operation for operation in operations if not operation.freed]
-    names.update(await tables.held_by({*asked, *(one for operation in found_by for one, _ in operation.given_back)}))
+    holders = {*asked, *given_up, *(one for operation in found_by for one, _ in operation.given_back)}
+    names.update(await tables.held_by(holders))
+    if closed:
+        names.update(await tables.of_runs(closed))
     names.update([line.resource for one in await tables.requests(names) for line in one.lines])
     if not names:
         return [Asked([REFUSED] * len(operation.requests), set()) for operation in operations]
@@ -392,7 +438,7 @@ async def ask(tables: HoldTables, operations: Sequence[AskHolds]) -> list[Asked]
             waiting.pop(hold.holder, None)
         tended = await _tended(operations, instances, resources, stored, rows.holds, waiting.values())
     kept = {one.holder for operation in operations if not operation.only_now for one in operation.requests}
-    answers = await _answers(tables, rows, resources(), asked, kept, now_us)
+    answers = await _answers(tables, rows, resources(), asked, kept, given_up, instances, now_us)
     if managed:
         for holder, one in answers.items():
             if isinstance(one, Got):
@@ -450,6 +496,11 @@ class _Rows:
         leases.update(holder for holder, _ in times if holder.kind == HolderKind.LEASE)
         void = leases - {*await tables.leased(leases)} if leases else set()
         void.update(holder for holder, until_us in times if 0 < until_us <= now_us)
+        runs = {one for one in others if one.kind == HolderKind.RUN}
+        runs.update(holder for holder, _ in times if holder.kind == HolderKind.RUN)
+        if runs:
+            are_open = {*await tables.open_runs({one.id for one in runs})}
+            void.update(one for one in runs if one.id not in are_open)
         return cls(tables, holds, requests, void)
 
     def turn(self, holder: Holder) -> int | None:
@@ -474,9 +525,14 @@ async def _answers(
     resources: Mapping[str, Resource],
     asked: Mapping[Holder, Request],
     kept: Collection[Holder],
+    given_up: Collection[Holder],
+    instances: Instances,
     now_us: int,
 ) -> dict[Holder, Answer]:
-    """Grant what can be granted of some requests, write the others that are to be kept, and return the answers."""
+    """Grant what can be granted of some requests, and of those of runs, and return the answers.
+
+    Write the others that are to be kept, and delete those that are given up.
+    """
     had: dict[Holder, list[Hold]] = {}
     for hold in rows.holds:
         had.setdefault(hold.holder, []).append(hold)
@@ -489,15 +545,20 @@ async def _answers(
     done: list[Holder] = []
     """Those whose requests end with this answer."""
     announced: set[bytes] = set()
+    for_runs: list[tuple[Holder, HoldAnswer]] = []
     for holder, verdict in verdicts.items():
         one = new.get(holder)
+        if one is None and holder.kind == HolderKind.RUN:
+            one = rows.requests[holder]
         if one is None:
             if isinstance(verdict, dict):
                 announced.add(rows.requests[holder].function)
         elif isinstance(verdict, Waits):
             answers[holder] = verdict
-            if verdict.over:
+            if verdict.over or holder in given_up:
                 done.append(holder)
+                if holder in given_up:
+                    for_runs.append((holder, _refusal(verdict)))
             elif holder in kept and holder not in rows.requests:
                 entered.append(one)
         else:
@@ -509,8 +570,28 @@ async def _answers(
         await tables.delete((), [rows.requests[holder] for holder in done if holder in rows.requests])
     if held or entered:
         await tables.add([hold for holds in held for hold in holds], entered)
+    for (one, _), holds in zip(granted, held, strict=True):
+        if one.holder.kind == HolderKind.RUN:
+            for_runs.append((one.holder, _grant(holds, instances)))
+    if for_runs:
+        await tables.answer_runs(for_runs)
     tables.announce(announced - {b""})
     return answers
+
+
+def _refusal(waits: Waits) -> HoldAnswer:
+    names = tuple(split_text(name)[1] for name in waits.lacking)
+    return HoldAnswer(lacks=names, before=len(waits.behind), impossible=waits.impossible)
+
+
+def _grant(holds: Sequence[Hold], instances: Instances) -> HoldAnswer:
+    metas = {(name, item): msgspec.json.decode(meta) for name, item, meta in instances.metas(holds)}
+    return HoldAnswer(
+        tuple(
+            HeldItem(split_text(one.resource)[1], one.item, one.units, one.number, metas.get((one.resource, one.item)))
+            for one in holds
+        )
+    )
 
 
 async def _numbered(
@@ -556,3 +637,13 @@ async def find_kept(tables: HoldTables, query: FindKept) -> set[tuple[Holder, in
     holders = {holder for holder, _ in query.holders}
     leased, turns = await tables.leased(holders), await tables.turns(holders)
     return {(holder, turn) for holder, turn in query.holders if holder in leased and (holder, turn) in turns}
+
+
+async def find_run_requests(tables: HoldTables, _: FindRunRequests) -> list[str]:
+    """Answer a query."""
+    return sorted(await tables.awaited_by_runs())
+
+
+async def find_run_holds(tables: HoldTables, query: FindRunHolds) -> list[str]:
+    """Answer a query."""
+    return sorted(await tables.of_runs([query.run]))

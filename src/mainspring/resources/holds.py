@@ -12,7 +12,7 @@ several resources not by requests for one of them. Nothing is held while it wait
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -77,9 +77,11 @@ class HolderKind(IntEnum):
     """The kind of the owner of a request or a hold, which decides when it ends."""
 
     LEASE = 1
-    """A stored job under a term: as long as it is held under the term. A run's root job is one, under the term of all runs."""
+    """A stored job under a term: as long as it is held under the term."""
     PERSON = 2
     """An operator: until it is given back, or its time is over."""
+    RUN = 3
+    """A run of a workflow: as long as it is open."""
 
 
 class Holder(NamedTuple):
@@ -88,9 +90,9 @@ class Holder(NamedTuple):
     kind: int
     """A `HolderKind`."""
     id: int
-    """Of a job, or a number of its own."""
+    """Of a job or a run, or a number of its own."""
     term: int
-    """0 for a person."""
+    """0 for a person; for a run, the number of the hold among its commands: it may have several."""
 
 
 class Request(NamedTuple):
@@ -323,6 +325,34 @@ def missing_slots(resource: Resource, holds: Iterable[Hold], requests: Iterable[
         for item, number in matching.total().items():
             free[item] -= number
     return missing
+
+
+# ---- answers to runs ----
+
+
+class HeldItem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The slots of one item that a run has got."""
+
+    resource: str
+    """Its name in the namespace of the run."""
+    item: str
+    units: int
+    number: int
+    """The fencing number."""
+    meta: Any = None
+    """The meta of the instance of a managed resource; None for other items."""
+
+
+class HoldAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The answer to a request of a run: slots, or why it has got none."""
+
+    items: tuple[HeldItem, ...] = ()
+    lacks: tuple[str, ...] = ()
+    """The names of the resources whose slots are missing."""
+    before: int = 0
+    """How many requests are before it for one of these; no more than `SHOWN` are counted."""
+    impossible: bool = False
+    """As of `Waits`."""
 
 
 # ---- definitions as programs and users write them ----

@@ -454,6 +454,7 @@ class InMemory:
             middleware=registry.middleware,
             hooks=registry.hooks,
             replaced=registry.replaced,
+            resources=registry.resources,
         )
         for function in registry:
             substitute = self._mocks.substitute(function)

@@ -385,7 +385,7 @@ class CurrentJob:
         metas = {item: meta for name, item, meta in self.info.metas if name == resource.name}
         if resource.kind is not None:
             metas = {item: resource.kind.meta(meta) for item, meta in metas.items()}
-        return HeldSlots({item: units for _, item, units, _ in mine}, mine[0][3], metas)
+        return HeldSlots({item: units for _, item, units, _ in mine}, mine[0][3], resource.name, metas)
 
     @property
     def cancel_requested(self) -> bool:

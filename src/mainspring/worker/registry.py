@@ -156,6 +156,8 @@ class Registry:
     """In the order in which processes start them."""
     replaced: dict[Provider, Provider] = field(default_factory=dict)
     """Providers, each with the one that tests use in its place."""
+    resources: list[Resource] = field(default_factory=list)
+    """Those that the App defines: its workflows may hold them."""
 
     def add(self, function: Function) -> None:
         """Add a function.  Raises UsageError if its name is in use or invalid."""
@@ -199,7 +201,7 @@ class Registry:
         wanted -= {name for name, _ in workflows}
         functions = {name: self._functions[name] for name in names if name in wanted}
         signals = self.signals if workflows else []
-        return Registry(functions, workflows, signals, self.middleware, self.hooks, self.replaced)
+        return Registry(functions, workflows, signals, self.middleware, self.hooks, self.replaced, self.resources)
 
     def names(self) -> list[str]:
         """Return the names of the functions, then those of the workflows."""

@@ -130,6 +130,7 @@ class Worker:
             one.code.name: one.times for one in registry.workflows.values()
         }
         self._times = {name: one for name, one in times.items() if one != NO_TIMES}
+        self._resources = {one.name: one.spec for one in registry.resources} if registry.workflows else {}
         self._heartbeats = Heartbeats(self._tick)
         for function in registry:
             if function.heartbeat is not None:
@@ -198,6 +199,7 @@ class Worker:
                 keeps=None if extra else self._keeps,
                 keeps_results=None if extra else self._keeps_results,
                 times=None if extra else self._times,
+                resources=None if extra else self._resources,
                 token=self._token,
                 namespace=self._namespace,
                 ended=self._heartbeats.ended,

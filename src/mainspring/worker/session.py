@@ -22,6 +22,7 @@ from mainspring.wire.gearman_protocol import FATAL, Connection, Type
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from mainspring.resources.holds import ResourceSpec
     from mainspring.resources.rules import Times
     from mainspring.worker.execution import Settlement
 
@@ -62,6 +63,8 @@ _KEEPS_CALL: Final = b"keeps"
 _TIMES_CALL: Final = b"times"
 """The id of the call by which a worker declares within which times jobs of its functions should begin and end."""
 
+_RESOURCES_CALL: Final = b"resources"
+"""The id of the call by which a worker declares the resources that its workflows may hold."""
 _OTHER_CALLS: Final = b"call:"
 """The beginning of the ids of calls whose answers the caller gets."""
 
@@ -161,7 +164,8 @@ class WorkerSession:
     server uses the worker's credit. ``isolates``: on request, it runs a job in a process of its own.
     ``stops``: it stops on request. ``beats``: the most seconds between its heartbeats; None: it announces none. ``keeps`` has the
     bytes of arguments that its functions keep, by function; ``keeps_results`` the seconds for which they keep results, and
-    ``times`` those within which jobs of its functions and workflows should begin and end.
+    ``times`` those within which jobs of its functions and workflows should begin and end. ``resources`` has those that its
+    workflows may hold.
     ``ended`` is called with each delivery of ``paced`` that has ended for the worker.
     """
 
@@ -177,6 +181,7 @@ class WorkerSession:
         keeps: Mapping[str, int] | None = None,
         keeps_results: Mapping[str, float] | None = None,
         times: Mapping[str, Times] | None = None,
+        resources: Mapping[str, ResourceSpec] | None = None,
         token: str | None = None,
         namespace: str = DEFAULT,
         ended: Callable[[Key], None] = lambda _: None,
@@ -195,6 +200,7 @@ class WorkerSession:
         self._keeps = keeps
         self._keeps_results = keeps_results
         self._times = times
+        self._resources = resources
         self._workflows: set[bytes] = set()
         """The names in REGISTER packets of the decider."""
         self._connection: Connection | None = None
@@ -247,6 +253,9 @@ class WorkerSession:
         if self._times is not None:  # also without any: the server forgets those of earlier code
             times = msgspec.json.encode({"times": self._times})
             self._output.append(gearman_protocol.request(Type.CALL, _TIMES_CALL, b"worker.times", times))
+        if self._resources:
+            given = msgspec.json.encode({"resources": self._resources})
+            self._output.append(gearman_protocol.request(Type.CALL, _RESOURCES_CALL, b"worker.resources", given))
 
     def show(self, handle: str) -> None:
         """Query a job; the answer is a ``Shown``."""
@@ -436,6 +445,10 @@ class WorkerSession:
             elif kind in _CALLED and args[0] == _TIMES_CALL:
                 if kind == Type.FAULT and self._times and not args[2].startswith(_NO_METHOD):
                     message = f"{', '.join(self._times)}: {args[2].decode('utf-8', 'replace')}"
+                    events.append(Refused("UNSUPPORTED", message))
+            elif kind in _CALLED and args[0] == _RESOURCES_CALL:
+                if kind == Type.FAULT and not args[2].startswith(_NO_METHOD):
+                    message = f"{', '.join(self._resources or ())}: {args[2].decode('utf-8', 'replace')}"
                     events.append(Refused("UNSUPPORTED", message))
             elif kind in _CALLED and args[0] in _CALLS_WITHOUT_ANSWERS:
                 pass  # older servers answer these calls with a fault

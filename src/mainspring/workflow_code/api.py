@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -35,6 +35,7 @@ from mainspring.errors import JobFailed, UsageError, WorkflowUsageError
 from mainspring.jobs.model import encodable, text_of
 from mainspring.workflow_code import guards
 from mainspring.workflow_code.children import Children
+from mainspring.workflow_code.holds import Hold, Holds
 from mainspring.workflow_code.loop import SHIELDED
 from mainspring.workflow_code.matching import Mismatch, same_arguments
 from mainspring.workflow_code.model import ContinueAsNew, EndOfHistory, Evicted
@@ -46,15 +47,19 @@ from mainspring.workflows.model import About, Limits, encode_about
 from mainspring.workflows.requests import RecordMarker, RequestCancelActivityTask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from mainspring.client.inside import ActivityCall, ChildCall
+    from mainspring.client.resources import HeldSlots
+    from mainspring.resources.rules import UseSpec
     from mainspring.workflow_code.children import ChildJob
     from mainspring.workflow_code.loop import DurableTimer, WorkflowLoop
     from mainspring.workflow_code.matching import Same
     from mainspring.workflow_code.model import Record, RunState, Transaction
     from mainspring.workflows.model import Parked, RunProgress
     from mainspring.workflows.requests import Decision, ScheduleActivityTask
+
+T = TypeVar("T")
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NOTHING: Final = About()
@@ -106,6 +111,7 @@ class Calls:
         """A defect for which the code stopped."""
         self._numbers = Numbers()
         self.children: Children = Children(state, loop, self.closing, issue, self._numbers)
+        self.holds = Holds(state, loop, issue, self._numbers)
         self._scheduled: dict[int, WorkflowJob[Any]] = {}
         """The same by the event that scheduled them."""
         self.mapped_events = 0
@@ -212,6 +218,14 @@ class Calls:
         """Ask another run to cancel itself."""
         self._check_evicted()
         return self.children.request_cancel(key, reason)
+
+    # ---- resources ----
+
+    def hold_slots(
+        self, uses: Sequence[UseSpec], timeout: float | None, pick: Callable[[dict[str, HeldSlots]], T]
+    ) -> Hold[T]:
+        """Return a block that has slots of resources."""
+        return Hold(self.holds, uses, timeout, pick)
 
     # ---- local steps ----
 
@@ -372,7 +386,8 @@ class Calls:
 
     def about(self) -> bytes:
         """Return the things that the run waits for, as ``Instance.about``; empty if it waits for activities and timers alone."""
-        if not (self.steps.open or self._signals or self._conditions or self.progress):
+        holds = self.holds.waits()
+        if not (self.steps.open or self._signals or self._conditions or self.progress or holds):
             return b""
         about = About(
             channels=tuple(name for name, count in self.receivers.items() if count),
@@ -380,6 +395,7 @@ class Calls:
             steps=self.steps.names(),
             conditions=sum(not future.done() for _, future in self._conditions),
             progress=self.progress,
+            holds=holds,
         )
         return b"" if about == _NOTHING else encode_about(about)
 
@@ -394,6 +410,7 @@ class Calls:
         self._continuations.clear()
         self._received.clear()
         futures += self.held
+        futures += self.holds.close()
         self.held = []
         return futures
 

@@ -408,6 +408,7 @@ class Instance(RunState):
             loop.context.run(loop.run_ready)
         if calls.difference is not None:
             raise calls.difference
+        calls.note_defect(calls.holds.defect)
         if calls.defect is None and self._main is not None and self._main.done():
             self._end_tasks(loop, calls, self._main)
         self._parked = self._parked or calls.defect
@@ -522,6 +523,8 @@ def _refused_timer(calls: Calls, event: history.StartTimerFailed) -> int:
 
 
 def _signaled(calls: Calls, event: history.WorkflowExecutionSignaled) -> int:
+    if history.is_hold_answer(event):
+        return calls.holds.answered(event)
     calls.signals(event.name).put_nowait((event.id, event.input))
     return len(event.input)
 

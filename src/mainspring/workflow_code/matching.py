@@ -226,7 +226,15 @@ def _describe(kind: type[Any], one: Any) -> str:
 
 
 def _marker_title(name: str) -> str:
-    return "side effect" if name == MarkerName.SIDE else f"marker {name}"
+    return _TITLES.get(name, f"marker {name}")
+
+
+_TITLES: Final[dict[str, str]] = {
+    MarkerName.SIDE: "side effect",
+    MarkerName.HOLD: "hold",
+    MarkerName.RELEASE: "release hold",
+    MarkerName.WITHDRAW: "give up hold",
+}
 
 
 def _shorten(data: bytes) -> str:

@@ -116,6 +116,8 @@ class RunState:
         """Whether the running activation repeats one that an earlier execution has made."""
         self.complete = False
         """Whether it belongs to a recorded decision, so that nothing new may be executed."""
+        self.takes_holds = True
+        """Whether the node of this decision grants slots of resources to runs."""
         self.only_replays = False
         """Whether nothing new may be executed in any decision."""
         self.lines = LogLines()

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.jobs.model import JobFailure, decode_failure
 from mainspring.jobs.model import State as JobState
-from mainspring.workflows import history
+from mainspring.workflows import history, hold_calls
 from mainspring.workflows.draft import ensure_room, schedule_decision
 from mainspring.workflows.history import STEP_TIMER, MarkerName, TimeoutType
 from mainspring.workflows.model import YEAR
@@ -298,6 +298,7 @@ def record_marker(draft: Draft, decision: RecordMarker, completed: int) -> None:
         failed=decision.failed,
         function=decision.function,
     )
+    hold_calls.note(draft, decision)
 
 
 def record_step(draft: Draft, step: StepResult, seen: int, completion: Completion) -> None:

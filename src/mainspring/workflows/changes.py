@@ -28,6 +28,7 @@ from mainspring.workflows.model import State, Status, decision_function, depth_o
 from mainspring.workflows.observers import Changed, ended_root
 from mainspring.workflows.reading import Run, Unread, events_from, folded, load
 from mainspring.workflows.run_events import events_of
+from mainspring.workflows.run_holds import asks_of
 from mainspring.workflows.tables import Block, Guarded, Snapshot, Writes
 
 if TYPE_CHECKING:
@@ -340,6 +341,8 @@ class RunChanges:
         """Whether errands may be stored after the transaction."""
         self.errands_elsewhere = False
         """Whether another node does errands."""
+        self._asks = False
+        """Whether the transaction asks for slots of resources."""
 
     def handle_of(self, job_id: int) -> str:
         """Return the text of a job's handle."""
@@ -502,6 +505,9 @@ class RunChanges:
         """Write the changes, with the jobs that they need or end. All errands are done or stored by now."""
         drafts = self._drafts.values()
         changed = [found for found in drafts if finish(found)]
+        if (asks := asks_of(found.draft for found in changed)) is not None:
+            self.tables.ask_holds(asks)
+            self._asks = True
         jobs, self.jobs = self.jobs, RunJobs(self.tables)
         await jobs.write(changed)
         await self._write(changed)
@@ -555,7 +561,7 @@ class RunChanges:
     def _notify(self, runs: list[Run], changed: Sequence[RunDraft], jobs: RunJobs) -> None:
         """Pass the changes to the cache and the node after the commit."""
         lifecycle, cache, observers = self.tables.lifecycle, self._cache, self._observers
-        errands_left = self.errands_left
+        errands_left, asks = self.errands_left, self._asks
         met, self._met = list(self._met.values()), {}
         changes = [change_of(found) for found in changed]
 
@@ -566,6 +572,8 @@ class RunChanges:
                 observer.appended(changes)
                 if errands_left:
                     observer.errands_stored()
+                if asks:
+                    observer.holds_asked()
             for observer in observers if met else ():
                 observer.not_read(met)
 

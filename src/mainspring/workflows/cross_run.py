@@ -12,6 +12,7 @@ causes.
 | RequestCancelExternalWorkflowExecutionInitiated | the other run gets the request |
 | WorkflowExecutionTerminated, …TimedOut of a parent | each open child is terminated or asked to cancel itself, by its policy |
 | the end of a job of a run that this node cannot read | the run gets the end: its activity's, or that of its decision task |
+| a decision about resources for which a run waits | the run gets the slots, or the reason why it has got none |
 
 An errand to a closed run is dropped, or answered with a …Failed event where SWF has one. An errand that this version cannot read,
 or whose runs it cannot read, is set aside: it stays stored, and the others go on (``storage.reads``).
@@ -19,12 +20,15 @@ or whose runs it cannot read, is set aside: it stays stored, and the others go o
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from mainspring.jobs.owners import Ended  # noqa: TC001 - msgspec reads the annotations
 from mainspring.workflows import history
+
+if TYPE_CHECKING:
+    from mainspring.resources.holds import HoldAnswer, Holder
 
 CHILD_POLICY_APPLIED: Final = "CHILD_POLICY_APPLIED"
 
@@ -92,7 +96,24 @@ class RecordEnd(ErrandBase, frozen=True, tag=6):
     ended: Ended
 
 
-Errand = StartChild | EndChild | SignalOther | CancelOther | ApplyPolicy | RecordEnd
+class AnswerHold(ErrandBase, frozen=True, tag=7):
+    """Record the answer to a request of the source for slots of resources."""
+
+    number: int
+    """The request, among the commands of the source."""
+    answer: bytes
+    """`resources.holds.HoldAnswer` as JSON."""
+
+
+Errand = StartChild | EndChild | SignalOther | CancelOther | ApplyPolicy | RecordEnd | AnswerHold
+
+
+def answer_errand(holder: Holder, answer: HoldAnswer) -> AnswerHold:
+    """Return the errand that gives a run its answer."""
+    return AnswerHold(holder.id, "", "", holder.term, _encode_answer(answer))
+
+
+_encode_answer: Final = msgspec.json.Encoder().encode
 
 encode_errand: Final = msgspec.msgpack.Encoder().encode
 _decode_errand: Final = msgspec.msgpack.Decoder(Errand).decode

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.owners import Ended
     from mainspring.workflows.cross_run import Errand
     from mainspring.workflows.model import Definition, OpenChild
+    from mainspring.workflows.requests import RecordMarker
 
 
 def apply(state: State, event: history.Event) -> None:
@@ -126,7 +127,9 @@ class Draft:
         "definitions",
         "errands",
         "events",
+        "had_holds",
         "handle_of",
+        "holds",
         "limits",
         "new_run",
         "next_id",
@@ -174,6 +177,10 @@ class Draft:
         self.definitions: Mapping[tuple[str, str], Definition] | None = None
         """The workflows that a completion starts as children, by name and the version that it gives. A missing one is not
         registered. None: any may be started."""
+        self.holds: list[RecordMarker] = []
+        """The recorded requests for slots of resources, and those that give some back."""
+        self.had_holds = False
+        """Whether the run had some, or waited for some, when it closed."""
         self.brought: dict[int, int] = {}
         """The number of events that the end of each job has added."""
 
@@ -366,6 +373,7 @@ def close(
     for activity in draft.state.activities.values():
         if not activity.abandoned:
             draft.withdraw(activity.job)
+    draft.had_holds = bool(draft.state.holds)
     after_close(draft, draft.record(kind, **attributes), open_children, children)
     parking = draft.parking
     parking.parked = None

@@ -47,6 +47,7 @@ from mainspring.sizes import CANNOT_READ
 from mainspring.workflows import (
     activities,
     history,
+    hold_calls,
     other_runs,
     requests,
 )
@@ -342,6 +343,8 @@ def _malformed(draft: Draft, completion: Completion) -> str:
     """Return why a list is refused whole; empty if it is not."""
     decisions = completion.decisions
     largest = draft.limits.largest
+    if why := hold_calls.too_many(draft, decisions):
+        return why
     if completion.more and decisions and decisions[-1].__class__ in _CLOSES:
         return "a decision that goes on may not close the run"
     for decision in decisions[:-1]:
@@ -416,6 +419,10 @@ def _result_problem(decision: requests.CompleteWorkflowExecution, largest: int) 
 def _details_problem(decision: Any, largest: int) -> str:
     size = len(decision.details)
     return _too_large("value", size, largest) if size > largest else ""
+
+
+def _marker_problem(decision: requests.RecordMarker, largest: int) -> str:
+    return _details_problem(decision, largest) or hold_calls.problem(decision)
 
 
 def _too_large(what: str, size: int, largest: int) -> str:
@@ -500,7 +507,7 @@ _CHECKS: Final[dict[type[DecisionBase], Callable[[Any, int], str]]] = {
     requests.FailWorkflowExecution: _details_problem,
     requests.CancelWorkflowExecution: _details_problem,
     requests.ContinueAsNewWorkflowExecution: _continuation_problem,
-    requests.RecordMarker: _details_problem,
+    requests.RecordMarker: _marker_problem,
     requests.StartTimer: _timer_problem,
     requests.StartChildWorkflowExecution: _input_problem,
     requests.SignalExternalWorkflowExecution: _input_problem,

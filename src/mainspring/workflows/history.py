@@ -293,6 +293,16 @@ class WorkflowExecutionSignaled(Event, frozen=True, tag=26):
     """That of the job or of the run that has sent it. Not in SWF."""
 
 
+HELD: Final = "mainspring:held"
+LACKING: Final = "mainspring:lacking"
+"""The names of the signals by which a node answers a run's request for slots of resources."""
+
+
+def is_hold_answer(event: WorkflowExecutionSignaled) -> bool:
+    """Return whether a signal is such an answer: ``external_initiated`` is the number of the request then."""
+    return event.external_initiated > 0 and event.external_run == 0
+
+
 class DecisionTaskScheduled(Event, frozen=True, tag=13):
     """The run needs a decision."""
 
@@ -678,6 +688,12 @@ class MarkerName(StrEnum):
     PATCH = "patch"
     """The code asked for a patch."""
     UPDATE = "update"
+    HOLD = "hold"
+    """The code asks for slots of resources; see ``workflows.run_holds``."""
+    RELEASE = "release"
+    """It gives them back, or does not wait for them any more."""
+    WITHDRAW = "withdraw"
+    """It has waited for them for long enough."""
 
 
 class MarkerRecorded(Event, frozen=True, tag=27):

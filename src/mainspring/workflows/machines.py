@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from mainspring.errors import IllegalTransitionError
 from mainspring.jobs.model import describe_failure
 from mainspring.workflows import history
-from mainspring.workflows.history import Event, handlers_by_kind, kinds
+from mainspring.workflows.history import LACKING, Event, MarkerName, handlers_by_kind, is_hold_answer, kinds
 from mainspring.workflows.model import REQUESTS_KEPT, OpenActivity, OpenChild, OpenTimer, Status, depth_of
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ def _execution_begun(state: State, event: history.WorkflowExecutionStarted) -> N
 
 
 def _execution_signaled(state: State, event: history.WorkflowExecutionSignaled) -> None:
+    if event.name == LACKING and is_hold_answer(event):
+        state.holds.pop(event.external_initiated, None)
     if event.depth and event.depth >= depth_of(state, event.at_us):
         state.depth, state.depth_us = event.depth, event.at_us
     if event.request:
@@ -119,6 +121,7 @@ def _execution_closed(state: State, event: history.Close) -> None:
     state.externals = {}
     state.steps = {}
     state.batch = state.step_seen = state.step_us = state.begin_us = 0
+    state.holds = {}
 
 
 def _execution_continued(state: State, event: history.WorkflowExecutionContinuedAsNew) -> None:
@@ -206,6 +209,10 @@ def _decision_close(state: State, event: history.DecisionTaskCompleted | history
 
 def _decision_marked(state: State, event: history.MarkerRecorded) -> None:
     if event.decision_completed:
+        if event.native and event.name == MarkerName.HOLD:
+            state.holds[event.number] = event.id
+        elif event.native and event.name == MarkerName.RELEASE:
+            state.holds.pop(event.number, None)
         return
     if phase_of_decision(state) not in _DECIDING or event.number in state.steps:
         raise illegal(event, "is a step that is already recorded, or outside of a decision")

@@ -135,6 +135,8 @@ class DecisionInfo(msgspec.Struct, frozen=True):
     """Bytes of a payload or result."""
     retries: bool = False
     """Whether the node takes ``DecideMessage.retries``."""
+    holds: bool = False
+    """Whether the node grants slots of resources to runs: `workflows.run_holds`."""
     steps: str = ""
     """The key of the run, in hexadecimal digits, for steps in transactions of users; empty if the store records none."""
 

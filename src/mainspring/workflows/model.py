@@ -181,6 +181,8 @@ class About(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     conditions: int = 0
     """The number of conditions that it waits for."""
     progress: RunProgress | None = None
+    holds: tuple[str, ...] = ()
+    """The slots of resources that it waits for, as texts, one for each request."""
 
 
 encode_about: Final = msgspec.msgpack.Encoder().encode
@@ -423,6 +425,10 @@ class State(msgspec.Struct, array_like=True):
     """How many deliveries of events have led to the run or to a signal for it; see `depth_of`."""
     depth_us: int = 0
     """When it began, or got the last such signal."""
+    holds: dict[int, int] = {}
+    """The requests for slots of resources, and the holds, by their numbers, with the events of the requests.
+
+    A node of an earlier version drops them: the rows of the holds decide what the run has."""
 
 
 DEPTH_LASTS_US: Final = 3_600_000_000

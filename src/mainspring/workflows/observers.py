@@ -56,6 +56,9 @@ class RunObserver(Protocol):
     def errands_stored(self) -> None:
         """Do the stored errands soon, by `workflows.store.RunErrands`. It is called on the node's thread, after a commit."""
 
+    def holds_asked(self) -> None:
+        """Look for requests of runs for slots of resources: there may be some that wait."""
+
     def appended(self, runs: Sequence[Changed]) -> None:
         """Process the changes of a committed group, on the node's thread, before the outcomes of the group are delivered."""
 

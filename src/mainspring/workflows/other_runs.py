@@ -284,7 +284,8 @@ def carried(events: Iterable[Event], unread: Collection[int], seen: int) -> Iter
     cancel: Event | None = None
     for event in events:
         if isinstance(event, history.WorkflowExecutionSignaled) and (event.id > seen or event.id in unread):
-            yield event
+            if not history.is_hold_answer(event):  # the request has ended with the run
+                yield event
         elif isinstance(event, history.WorkflowExecutionCancelRequested) and event.id > seen:
             cancel = cancel or event
     if cancel is not None:

@@ -21,11 +21,12 @@ from mainspring.jobs.model import State as JobState
 from mainspring.jobs.store import SIGNS_LAST
 from mainspring.namespaces import ANY
 from mainspring.storage.reads import REMEDY, RETRY_DELAY, Kind
-from mainspring.workflows import execution, history
+from mainspring.workflows import execution, history, run_holds
 from mainspring.workflows.changes import RunDraft
 from mainspring.workflows.client_signals import cancel_unbegun, find_target, signal_unbegun
 from mainspring.workflows.cross_run import (
     CHILD_POLICY_APPLIED,
+    AnswerHold,
     ApplyPolicy,
     CancelOther,
     EndChild,
@@ -228,6 +229,9 @@ async def _run(changes: RunChanges, errand: Errand, now_us: int) -> Unread | Non
         case RecordEnd():
             if isinstance(source, RunDraft) and source.is_open:
                 source.record_end(errand.ended)
+        case AnswerHold():
+            if isinstance(source, RunDraft) and source.is_open:
+                run_holds.answered(source.draft, errand)
     return None
 
 

@@ -23,6 +23,8 @@ from mainspring.storage.reads import REMEDY, Kind, SetAside
 from mainspring.workflows.decider_workers import Builds, DeciderWorkers
 from mainspring.workflows.decision_intake import CachedRuns, DecisionIntake
 from mainspring.workflows.definitions import Definitions, VersionTable
+from mainspring.workflows.hold_looks import LOOK_KEY as HOLDS
+from mainspring.workflows.hold_looks import HoldLooks
 from mainspring.workflows.model import Key, Limits, decisions_of, decode_about, step_key
 from mainspring.workflows.observers import LongHistories, NewlyParked
 from mainspring.workflows.outbox import LOOK_KEY as ERRANDS
@@ -357,6 +359,13 @@ class WorkflowService:
             looks=looks,
             set_aside=self._set_aside,
         )
+        self._hold_looks = HoldLooks(
+            commits,
+            reads,
+            clock,
+            paused=paused,
+            looks=lambda: is_shared and self.definitions.any() and first(HOLDS),
+        )
         self._sent = SignalLoop(
             commits,
             reads,
@@ -417,6 +426,7 @@ class WorkflowService:
         if not self._jobs.dispatch.paused:
             self._alarms.tick()
             self._errands.tick()
+            self._hold_looks.tick()
             self._sent.tick()
             self.definitions.tick(self._builds.all)
         self._watch.tick()
@@ -429,6 +439,7 @@ class WorkflowService:
         """See `jobs.sharing.Sharing.add_reader`."""
         if self.definitions.any():
             self._errands.read_sign(signs.errands)
+            self._hold_looks.read_sign(signs.run_requests)
             self._sent.read_sign(signs.signals)
         if signs.alarm_us is not None:
             self._alarms.skip(signs.alarm_us)
@@ -438,6 +449,10 @@ class WorkflowService:
     def errands_stored(self) -> None:
         """See `workflows.observers.RunObserver`."""
         self._errands.stored()
+
+    def holds_asked(self) -> None:
+        """See `workflows.observers.RunObserver`."""
+        self._hold_looks.asked()
 
     def appended(self, runs: Sequence[Changed]) -> None:
         """See `workflows.observers.RunObserver`: report progress, add alarms, count parked runs, and forget closed ones."""

@@ -64,6 +64,9 @@ class Named:
     def errands_stored(self) -> None:
         """Do nothing: the tests do errands themselves."""
 
+    def holds_asked(self) -> None:
+        """Do nothing: so it is with the decisions about resources."""
+
     def appended(self, runs: Sequence[Changed]) -> None:
         """Forget the faults of runs that go on."""
         for one in runs:

@@ -18,6 +18,7 @@ from tests.conformance.suite.flows import FlowFixtures
 from tests.conformance.suite.listing_flows import ListingFlows
 from tests.conformance.suite.requesting_flows import RequestingFlows
 from tests.conformance.suite.retrying_flows import RetryingFlows
+from tests.conformance.suite.run_hold_flows import RunHoldFlows
 from tests.conformance.suite.running_flows import RunningFlows
 from tests.conformance.suite.set_aside_flows import SettingAsideFlows
 from tests.conformance.suite.starting_flows import StartingFlows
@@ -68,6 +69,7 @@ class WorkflowSuite(
     TimingFlows,
     ListingFlows,
     ChildFlows,
+    RunHoldFlows,
     SettingAsideFlows,
     WorkflowGroups,
 ):

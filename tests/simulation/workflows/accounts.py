@@ -198,6 +198,9 @@ class Accounts:
     def errands_stored(self) -> None:
         pass
 
+    def holds_asked(self) -> None:
+        pass
+
     def not_read(self, runs: Sequence[Unread]) -> None:
         raise AssertionError(f"no run was made unreadable: {runs}")
 

@@ -85,6 +85,9 @@ class _Late:
     def errands_stored(self) -> None:
         self._attended.later(self._following.errands_stored)
 
+    def holds_asked(self) -> None:
+        self._attended.later(self._following.holds_asked)
+
     def not_read(self, runs: Sequence[Unread]) -> None:
         raise AssertionError(runs)
 

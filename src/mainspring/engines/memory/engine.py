@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from mainspring.access.audit import event_of, recorded_acts
 from mainspring.access.idempotency import KeyedGroup
 from mainspring.engines.memory import access, deadlines, events, holds, jobs, queries
+from mainspring.engines.memory.holds import ask_for_runs
 from mainspring.engines.memory.jobs import PENDING, copy, delete, enter_end, forget_ended, submit
 from mainspring.engines.memory.tables import Tables
 from mainspring.errors import StoreError
@@ -19,7 +20,7 @@ from mainspring.ids import Term
 from mainspring.jobs import rules
 from mainspring.jobs.model import RUNS, State
 from mainspring.jobs.rules import Event
-from mainspring.jobs.slices import Units, concerns
+from mainspring.jobs.slices import TakesErrands, Units, concerns
 from mainspring.jobs.store import RequestStop, Submit, Withdrawn
 from mainspring.nodes import node_events
 from mainspring.storage.engine import Meter, Opened, Phase, Probe, has_keys, plan_of, run_synchronously, unknown
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.slices import JobLifecycle, Slice
     from mainspring.jobs.store import Found
+    from mainspring.resources.hold_store import AskHolds
     from mainspring.storage.engine import Answer, Answered, Budget, Committed, Operation, Query
 
 
@@ -121,6 +123,8 @@ class Transaction:
         self.nodes = nodes
         """Nodes by term."""
         self.commits: list[Callable[[], object]] = []
+        self.asks_of_runs: list[AskHolds] = []
+        """Questions of the runs that the group has changed."""
 
 
 class MemoryGround:
@@ -151,6 +155,9 @@ class MemoryGround:
 
     def after_rollback(self, function: Callable[[], object]) -> None:
         """Call nothing: every group is committed."""
+
+    def ask_holds(self, ask: AskHolds) -> None:
+        self._tx.asks_of_runs.append(ask)
 
     async def submit(self, new: list[Job]) -> dict[int, Found]:
         return jobs.submit(self._tables, Submit(new))
@@ -296,9 +303,14 @@ class Runner:
         tx = Transaction(tables, lifecycle, nodes, term)
         if concerns(plan, tables.notices):
             run_synchronously(Units(self._slices, tx).run(plan, tables.notices, outcomes))
+        for ask in tx.asks_of_runs:
+            ask_for_runs(tables, ask)
         for kind in plan:
             if kind.phase > Phase.SLICES:
                 handle(kind)
+        if tables.has_answered_runs:
+            tables.has_answered_runs = False
+            tx.commits += [one.errands_stored for one in self._slices if isinstance(one, TakesErrands)]
         if acts := recorded_acts(plan, outcomes):
             access.record(tables, acts)
         new_events = tables.new_events.take(plan, outcomes, map(event_of, acts))

@@ -13,22 +13,28 @@ from mainspring.resources.hold_store import (
     FindHolds,
     FindKept,
     FindResources,
+    FindRunHolds,
+    FindRunRequests,
     ListResources,
     NoteTaken,
     SaveResource,
     ask,
     find,
     find_kept,
+    find_run_holds,
+    find_run_requests,
 )
+from mainspring.resources.holds import HolderKind
 from mainspring.resources.instance_store import FindInstances
 from mainspring.storage.engine import in_parts, run_synchronously
+from mainspring.workflows.cross_run import answer_errand, encode_errand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from mainspring.engines.memory.tables import Tables
     from mainspring.resources.hold_store import Asked, Holding, StoredResource
-    from mainspring.resources.holds import Hold, Holder, Request
+    from mainspring.resources.holds import Hold, HoldAnswer, Holder, Request
     from mainspring.resources.instances import Instance
     from mainspring.storage.engine import Meter, Operation, Page
 
@@ -47,6 +53,15 @@ class MemoryHolds:
         requests = (self._tables.requests[one] for one in holders if one in self._tables.requests)
         return held | {line.resource for one in requests for line in one.lines}
 
+    async def of_runs(self, runs: Collection[int]) -> Collection[str]:
+        held = {one.resource for one in self._tables.holds if _is_of(one.holder, runs)}
+        requests = (one for holder, one in self._tables.requests.items() if _is_of(holder, runs))
+        return held | {line.resource for one in requests for line in one.lines}
+
+    async def awaited_by_runs(self) -> Collection[str]:
+        requests = (one for holder, one in self._tables.requests.items() if holder.kind == HolderKind.RUN)
+        return {line.resource for one in requests for line in one.lines}
+
     async def lock(self, names: Sequence[str]) -> None:
         """Lock nothing: groups run one after the other."""
 
@@ -62,6 +77,10 @@ class MemoryHolds:
     def _is_leased(self, holder: Holder) -> bool:
         job = self._tables.jobs.get(holder.id)
         return job is not None and job.term == holder.term and job.state in _HELD
+
+    async def open_runs(self, runs: Collection[int]) -> Collection[int]:
+        rows = self._tables.workflows
+        return {run for run in runs if run in rows and rows[run].status.open}
 
     async def holds(self, names: Collection[str]) -> Sequence[Hold]:
         return [one for one in self._tables.holds if one.resource in names]
@@ -100,6 +119,22 @@ class MemoryHolds:
     def announce(self, functions: Collection[bytes]) -> None:
         """Tell nobody: there is no other node."""
 
+    async def answer_runs(self, answers: Sequence[tuple[Holder, HoldAnswer]]) -> None:
+        tables = self._tables
+        for holder, answer in answers:
+            tables.last_errand += 1
+            tables.errands[tables.last_errand] = encode_errand(answer_errand(holder, answer))
+        tables.has_answered_runs = True
+
+
+def _is_of(holder: Holder, runs: Collection[int]) -> bool:
+    return holder.kind == HolderKind.RUN and holder.id in runs
+
+
+def ask_for_runs(tables: Tables, operation: AskHolds) -> None:
+    """Ask for the runs that a group has changed."""
+    run_synchronously(ask(MemoryHolds(tables), [operation]))
+
 
 def _ask(tables: Tables, operation: AskHolds) -> Asked:
     return run_synchronously(ask(MemoryHolds(tables), [operation]))[0]
@@ -125,6 +160,14 @@ async def _find_instances(tables: Tables, query: FindInstances, _: Meter) -> lis
     return [*await MemoryHolds(tables).instances(query.names)]
 
 
+async def _find_run_requests(tables: Tables, query: FindRunRequests, _: Meter) -> list[str]:
+    return await find_run_requests(MemoryHolds(tables), query)
+
+
+async def _find_run_holds(tables: Tables, query: FindRunHolds, _: Meter) -> list[str]:
+    return await find_run_holds(MemoryHolds(tables), query)
+
+
 async def _find_resources(tables: Tables, query: FindResources, _: Meter) -> list[StoredResource]:
     return list((await MemoryHolds(tables).definitions(query.names)).values())
 
@@ -145,6 +188,8 @@ READERS: Final[Readers] = {
     FindHolds: _find,
     FindInstances: _find_instances,
     FindKept: _find_kept,
+    FindRunHolds: _find_run_holds,
+    FindRunRequests: _find_run_requests,
     FindResources: _find_resources,
     ListResources: _list,
 }

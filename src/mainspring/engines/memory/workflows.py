@@ -383,5 +383,10 @@ class MemoryWorkflowSlice:
     def subscribe(self, observer: RunObserver) -> None:
         self._observers.append(observer)
 
+    def errands_stored(self) -> None:
+        """Tell the observers that errands were stored by another part of a committed group."""
+        for observer in self._observers:
+            observer.errands_stored()
+
     def unit(self, tx: Transaction) -> WorkflowUnit:
         return WorkflowUnit(MemoryRuns(tx), self.cache, self._limits, self._observers, self._errands_aside)

@@ -2,6 +2,9 @@
 -- name: leased
 SELECT id FROM jobs WHERE id {among($1)} AND term = $2 AND term <> 0;
 
+-- name: open_among
+SELECT id FROM runs_open WHERE id {among($1)} AND status = 0;
+
 -- name: lock_resources
 SELECT FROM resource_locks WHERE number = ANY (ARRAY(
     SELECT (hashtextextended(name, 0) & 63)::int FROM unnest($1::text[]) AS name)) ORDER BY number FOR UPDATE;

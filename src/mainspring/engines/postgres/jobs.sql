@@ -536,6 +536,7 @@ SELECT NULL, (EXISTS (SELECT FROM inbox WHERE id >= $3))::int::smallint, NULL,
         (SELECT number FROM errands ORDER BY number LIMIT 1),
         (SELECT number FROM sent_signals ORDER BY number LIMIT 1),
         (SELECT changes FROM event_ends),
+        (SELECT 1 FROM requests WHERE kind = 3 LIMIT 1), -- of runs: mainspring.resources.holds.HolderKind
         CASE WHEN $5 THEN coalesce((SELECT due_us FROM runs_open WHERE due_us IS NOT NULL ORDER BY due_us, id LIMIT 1), 0) END,
         CASE WHEN $5 THEN coalesce((SELECT next_us FROM schedules WHERE next_us IS NOT NULL ORDER BY next_us, name LIMIT 1), 0) END,
         CASE WHEN $5 THEN coalesce((SELECT due_us FROM deadlines ORDER BY due_us, job, kind, schedule LIMIT 1), 0) END];

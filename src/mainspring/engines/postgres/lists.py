@@ -163,8 +163,8 @@ async def read_backlog(tx: Transaction, operations: Sequence[ops.ReadBacklog]) -
     for function, state, priority, number, expires_us, found in records:
         if function is None:
             inbox_waits = bool(state)
-            limits, errand, signal, interests, *times_us = found
-            signs = ops.Signs(limits, errand is not None, signal is not None, interests, *times_us)
+            limits, errand, signal, interests, request, *times_us = found
+            signs = ops.Signs(limits, errand is not None, signal is not None, interests, request is not None, *times_us)
             times = [time for time in (number, expires_us) if time is not None]
         else:
             key = (function, state, priority)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.owners import Notices
     from mainspring.jobs.rules import Settlement
     from mainspring.jobs.slices import JobLifecycle
+    from mainspring.resources.hold_store import AskHolds
 
 
 def load_statements(file: str) -> dict[str, str]:
@@ -264,6 +265,10 @@ class Transaction:
         self.interests = interests or CurrentInterests()
         self.events = NewEvents(self.interests)
         """The events of this group."""
+        self.asks_of_runs: list[AskHolds] = []
+        """Questions of the runs that the group has changed: they are asked with the others."""
+        self.has_answered_runs = False
+        """Whether the group has stored answers for runs."""
         self.lifecycle = lifecycle
         """The node's side of jobs that the group creates itself."""
 

@@ -25,6 +25,7 @@ from mainspring.jobs.owners import note, noticed, owner
 from mainspring.jobs.slices import Units, of_kind
 from mainspring.jobs.store import Settle
 from mainspring.workflows import unit
+from mainspring.workflows.hold_calls import is_about_holds
 from mainspring.workflows.model import Parking
 from mainspring.workflows.requests import CancelTimer, RecordMarker, ScheduleActivityTask, StartTimer
 from mainspring.workflows.store import Decide
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.rules import Settlement
     from mainspring.jobs.slices import Slice
     from mainspring.jobs.store import Found
+    from mainspring.resources.hold_store import AskHolds
     from mainspring.storage.engine import Plan
     from mainspring.workflows.reading import RunCache
     from mainspring.workflows.requests import Completion
@@ -155,6 +157,10 @@ class WarmRuns(PostgresRuns):
         await submitting.note_stored(self._tx, self.new)
         return {}
 
+    def ask_holds(self, ask: AskHolds) -> None:
+        del ask
+        raise NotWarmError
+
     async def write(self, writes: Writes) -> None:
         if writes.new or writes.changed or self.writes is not None:
             raise NotWarmError
@@ -254,4 +260,9 @@ def _run_of(settlement: Settlement) -> int:
 
 def _goes_on(completion: Completion) -> bool:
     """Return whether the run of a completion stays open, and needs no other one."""
-    return completion.parked is None and DECISIONS.issuperset(map(type, completion.decisions))
+    decisions = completion.decisions
+    return (
+        completion.parked is None
+        and DECISIONS.issuperset(map(type, decisions))
+        and not any(map(is_about_holds, decisions))  # they lock resources
+    )

@@ -77,7 +77,8 @@ from mainspring.jobs.job_events import have_events
 from mainspring.jobs.lateness import is_dated
 from mainspring.jobs.owners import owner
 from mainspring.jobs.rules import Event
-from mainspring.jobs.slices import Slice, Units
+from mainspring.jobs.slices import Slice, TakesErrands, Units
+from mainspring.resources.hold_store import AskHolds
 from mainspring.storage.engine import Operation, Phase, Probe, has_keys, only_reads, plan_of, unknown
 
 if TYPE_CHECKING:
@@ -181,13 +182,17 @@ class Runner:
                 await self._run(tx, kind, placed, outcomes)
         await units.run(plan, tx.notices, outcomes)
         later = [kind for kind in plan if kind.phase > Phase.SLICES]
+        if tx.asks_of_runs and AskHolds not in plan:
+            later = sorted((*later, AskHolds), key=lambda kind: kind.phase)
         leases = tx.tables(NewLeases)
         if leases_new := await leases.come_first(plan):
             later.sort(key=lambda kind: Phase.SUBMIT - 0.5 if kind is ops.Claim else kind.phase)
         for kind in later:
-            await self._run(tx, kind, plan[kind], outcomes)
+            await self._run(tx, kind, plan.get(kind, ()), outcomes)
             if kind is ops.Claim and leases_new:
                 leases.open(plan[kind], outcomes)
+        if tx.has_answered_runs:
+            tx.commits += [one.errands_stored for one in self._slices if isinstance(one, TakesErrands)]
         if acts := recorded_acts(plan, outcomes):
             await access.record(tx.sql, acts)
         new_events = tx.events.take(plan, outcomes, map(event_of, acts))

@@ -12,6 +12,8 @@ from mainspring.resources.hold_store import (
     FindHolds,
     FindKept,
     FindResources,
+    FindRunHolds,
+    FindRunRequests,
     ListResources,
     NoteTaken,
     SaveResource,
@@ -20,16 +22,20 @@ from mainspring.resources.hold_store import (
     encode_resource,
     find,
     find_kept,
+    find_run_holds,
+    find_run_requests,
 )
-from mainspring.resources.holds import Hold, Holder, Line, Request
+from mainspring.resources.holds import Hold, Holder, HolderKind, Line, Request
 from mainspring.resources.instance_store import FindInstances, decode_instance, encode_instance
 from mainspring.storage.engine import in_parts
+from mainspring.workflows.cross_run import answer_errand, encode_errand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from mainspring.engines.sql.statements import Handlers, Readers, Statements, Transaction, Values
     from mainspring.resources.hold_store import Asked, Holding, HoldTables, StoredResource
+    from mainspring.resources.holds import HoldAnswer
     from mainspring.resources.instances import Instance
     from mainspring.storage.engine import Meter, Page
 
@@ -49,6 +55,13 @@ class HoldRows:
             return ()
         return {name for (name,) in await self._sql.fetch("held_by", self._sql.among({one.id for one in holders}))}
 
+    async def of_runs(self, runs: Collection[int]) -> Collection[str]:
+        found = await self._sql.fetch("held_by", self._sql.among({*runs}))
+        return {name for name, kind, *_ in found if kind == HolderKind.RUN}
+
+    async def awaited_by_runs(self) -> Collection[str]:
+        return {name for (name,) in await self._sql.fetch("awaited_by", int(HolderKind.RUN))}
+
     async def definitions(self, names: Collection[str]) -> Mapping[str, StoredResource]:
         found = await self._sql.fetch("resources_among", self._sql.among(names))
         return {name: decode_resource(stored, name, version) for name, version, stored in found}
@@ -66,6 +79,9 @@ class HoldRows:
             for term, ids in by_term.items()
             for (job_id,) in await self._sql.fetch("leased", self._sql.among(ids), term)
         }
+
+    async def open_runs(self, runs: Collection[int]) -> Collection[int]:
+        return {run for (run,) in await self._sql.fetch("open_among", self._sql.among({*runs}))}
 
     async def holds(self, names: Collection[str]) -> Sequence[Hold]:
         found = await self._sql.fetch("holds", self._sql.among(names))
@@ -116,6 +132,10 @@ class HoldRows:
         if forgotten:
             await self._sql.many("delete_instance", [(one.resource, one.name) for one in forgotten])
 
+    async def answer_runs(self, answers: Sequence[tuple[Holder, HoldAnswer]]) -> None:
+        await self._sql.many("add_errand", [(encode_errand(answer_errand(*one)),) for one in answers])
+        self._tx.has_answered_runs = True
+
 
 def _names(request: Request) -> set[str]:
     return {line.resource for line in request.lines}
@@ -156,7 +176,8 @@ def handlers(tables: Callable[[Any], HoldTables]) -> Handlers:
     """Return the handlers of an engine with these tables."""
 
     async def ask_holds(tx: Any, operations: Sequence[AskHolds]) -> list[Asked]:
-        return await ask(tables(tx), operations)
+        of_runs, tx.asks_of_runs = tx.asks_of_runs, []
+        return (await ask(tables(tx), [*operations, *of_runs]))[: len(operations)]
 
     return {AskHolds: ask_holds, SaveResource: _save, NoteTaken: _note}
 
@@ -176,10 +197,18 @@ def readers(tables: Callable[[Any], HoldTables]) -> Readers:
     async def kept(tx: Any, query: FindKept, _: Meter) -> set[tuple[Holder, int]]:
         return await find_kept(tables(tx), query)
 
+    async def run_requests(tx: Any, query: FindRunRequests, _: Meter) -> list[str]:
+        return await find_run_requests(tables(tx), query)
+
+    async def run_holds(tx: Any, query: FindRunHolds, _: Meter) -> list[str]:
+        return await find_run_holds(tables(tx), query)
+
     return {
         FindHolds: find_holds,
         FindInstances: find_instances,
         FindKept: kept,
+        FindRunHolds: run_holds,
+        FindRunRequests: run_requests,
         FindResources: find_resources,
         ListResources: _list,
     }

@@ -40,6 +40,9 @@ SELECT resource FROM holds WHERE holder {among($1)} UNION SELECT resource FROM r
 -- name: turns_of
 SELECT kind, holder, term, turn FROM holds WHERE holder {among($1)};
 
+-- name: awaited_by
+SELECT DISTINCT resource FROM requests WHERE kind = $1;
+
 -- name: grants
 INSERT INTO grants AS g (resource, number) {rows(text, bigint)}
 ON CONFLICT (resource) DO UPDATE SET number = g.number + excluded.number RETURNING resource, number;

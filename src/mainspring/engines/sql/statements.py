@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from mainspring.event_log.interests import CurrentInterests, NewEvents
     from mainspring.jobs.slices import JobLifecycle
+    from mainspring.resources.hold_store import AskHolds
     from mainspring.storage.engine import Meter
 
 LARGEST: Final = 2**63 - 1
@@ -101,6 +102,9 @@ class SqlGround:
         """Return the node of a term, if it is known; the terms of followed ends must be."""
         node: str = self._tx.nodes.get(term, "")
         return node
+
+    def ask_holds(self, ask: AskHolds) -> None:
+        self._tx.asks_of_runs.append(ask)
 
     def after_commit(self, function: Callable[[], object]) -> None:
         self._tx.commits.append(function)

@@ -473,6 +473,11 @@ class WorkflowSlice:
         """Report the changes of each committed group to an observer."""
         self._observers.append(observer)
 
+    def errands_stored(self) -> None:
+        """Tell the observers that errands were stored by another part of a committed group."""
+        for observer in self._observers:
+            observer.errands_stored()
+
     def unit(self, tx: Any) -> WorkflowUnit:
         """Begin a unit of work."""
         return self.unit_kind(self._tables(tx), self.cache, self._limits, self._observers, self._errands_aside)

@@ -31,8 +31,9 @@ from mainspring.event_log.interests import CurrentInterests
 from mainspring.event_log.store import Numbered, NumberEvents
 from mainspring.ids import Term
 from mainspring.jobs.model import State
-from mainspring.jobs.slices import Units, concerns
+from mainspring.jobs.slices import TakesErrands, Units, concerns
 from mainspring.nodes import node_events
+from mainspring.resources.hold_store import AskHolds
 from mainspring.storage.commit_queue import LOCK_RETRY_DELAYS
 from mainspring.storage.engine import Opened, Phase, Probe, has_keys, plan_of, run_synchronously, unknown
 
@@ -362,9 +363,14 @@ class SqliteEngine:
                 self._run_kind(kind, placed, outcomes)
         if concerns(plan, self._tx.notices):
             run_synchronously(Units(self.slices, self._tx).run(plan, self._tx.notices, outcomes))
+        if self._tx.asks_of_runs and AskHolds not in plan:
+            self._run_kind(AskHolds, [], outcomes)
         for kind, placed in plan.items():
             if kind.phase > Phase.SLICES:
                 self._run_kind(kind, placed, outcomes)
+        if self._tx.has_answered_runs:
+            self._tx.has_answered_runs = False
+            self._tx.commits += [one.errands_stored for one in self.slices if isinstance(one, TakesErrands)]
         if acts := recorded_acts(plan, outcomes):
             run_synchronously(access.record(self._tx.sql, acts))
         new_events = self._tx.events.take(plan, outcomes, map(event_of, acts))

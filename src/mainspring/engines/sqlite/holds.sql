@@ -3,3 +3,6 @@ SELECT id FROM jobs WHERE id {among($1)} AND term = $2 AND state IN ({leased}, {
 
 -- name: delete_instance
 DELETE FROM instances WHERE resource = $1 AND name = $2;
+
+-- name: open_among
+SELECT id FROM runs WHERE id {among($1)} AND status = 0;

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Options
     from mainspring.jobs.owners import Notices
     from mainspring.jobs.slices import JobLifecycle
+    from mainspring.resources.hold_store import AskHolds
     from mainspring.schedules.catalogue import Catalogue
 
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -352,6 +353,10 @@ class Transaction:
         self.interests = interests or CurrentInterests()
         self.events = NewEvents(self.interests)
         """The events of the group under way."""
+        self.asks_of_runs: list[AskHolds] = []
+        """Questions of the runs that the group has changed: they are asked with the others."""
+        self.has_answered_runs = False
+        """Whether the group has stored answers for runs."""
         self.large: list[list[Job]] = []
         """Jobs whose large results are still to be read, in one list per id."""
         self.stopping: set[int] = set()
@@ -392,6 +397,8 @@ class Transaction:
         self._deltas.clear()
         self.notices.clear()
         self.events.clear()
+        self.asks_of_runs.clear()
+        self.has_answered_runs = False
         self.large.clear()
         self.catalogue = None
         self.functions.forget()

@@ -20,6 +20,7 @@ from mainspring.jobs.model import MAX_WAIT, MOST_DEPTH, JobFailure
 from mainspring.jobs.user_data import MAX_KEPT_ARGUMENTS
 from mainspring.namespaces import DEFAULT
 from mainspring.nodes.model import Pace
+from mainspring.resources.holds import ResourceSpec  # noqa: TC001 - msgspec reads the annotations
 from mainspring.resources.rules import Times
 from mainspring.sizes import ENTRIES, Text
 from mainspring.wire.gearman_protocol import Type, response
@@ -118,6 +119,9 @@ class Caller(Protocol):
     def declare_times(self, times: Mapping[str, Times]) -> None:
         """Set the times of the jobs of this peer's functions and workflows; none for others."""
 
+    def declare_resources(self, resources: Mapping[str, ResourceSpec]) -> None:
+        """Declare resources that the workflows of this peer's worker may hold. Raises UsageError for one that is invalid."""
+
     def declare_results(self, seconds: Mapping[str, float]) -> None:
         """Set the seconds for which the functions of this peer's worker keep results; none for others."""
 
@@ -200,6 +204,16 @@ class DeclaresTimes(Request[None]):
     call = "worker.times"
     times: Annotated[dict[Text, LateTimes], msgspec.Meta(max_length=ENTRIES.most)]
     """By function; other functions have none."""
+
+
+class DeclaresResources(Request[None]):
+    """Declare the resources of the App of the worker on this connection, which its workflows may hold."""
+
+    permission = Permission.DEVELOP
+    requires = Feature.LIMITS
+    call = "worker.resources"
+    resources: Annotated[dict[Text, ResourceSpec], msgspec.Meta(max_length=ENTRIES.most)]
+    """By name."""
 
 
 class Prepares(Request[None]):
@@ -324,6 +338,7 @@ class Calls:
             Keeps: _keeps,
             KeepsResults: _keeps_results,
             DeclaresTimes: _declares_times,
+            DeclaresResources: _declares_resources,
             Drains: _drains,
             Prepares: _prepares,
             Describe: _describe,
@@ -479,6 +494,11 @@ def _keeps_results(peer: Caller, call_id: bytes, request: KeepsResults) -> None:
 
 def _declares_times(peer: Caller, call_id: bytes, request: DeclaresTimes) -> None:
     peer.declare_times({name: Times(one.start_within, one.deadline) for name, one in request.times.items()})
+    _answer(peer, call_id, _EMPTY_ANSWER)
+
+
+def _declares_resources(peer: Caller, call_id: bytes, request: DeclaresResources) -> None:
+    peer.declare_resources(request.resources)
     _answer(peer, call_id, _EMPTY_ANSWER)
 
 

@@ -193,7 +193,10 @@ class DecisionSide:
         """Those of its workflows."""
         self._reports = DecisionReports(peer, workflows, self.worker, self._assign, self.refill)
         largest = min(workflows.limits.largest, peer.face.settings.max_packet - PACKET_ROOM)
-        self._limits = b',"open":%d,"largest":%d,"retries":true' % (workflows.limits.open_activities, largest)
+        self._limits = b',"open":%d,"largest":%d,"retries":true,"holds":true' % (
+            workflows.limits.open_activities,
+            largest,
+        )
         self._unsent: dict[int, Held] = {}
         """Decisions whose events are being read, by run."""
         self._kept = 0

@@ -14,7 +14,8 @@ from mainspring.faces.gearman.peer_io import UNREAD, Outbox, Outgoing, Outstandi
 from mainspring.faces.gearman.peers import CUT, ENDED, IS_SILENT, Silence, give_back
 from mainspring.faces.gearman.submits import PlainListener, ResultListener, Submits
 from mainspring.faces.gearman.worker_side import WorkerSide
-from mainspring.namespaces import DEFAULT, key, name_text
+from mainspring.namespaces import DEFAULT, key, key_of_text, name_text
+from mainspring.resources.holds import resource_of
 from mainspring.resources.rules import NO_TIMES
 from mainspring.wire.gearman_protocol import Connection, Type, response
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import Held, Worker
     from mainspring.jobs.model import JobFailure
     from mainspring.nodes.model import Pace
+    from mainspring.resources.holds import ResourceSpec
     from mainspring.resources.rules import Times
     from mainspring.wire.gearman_protocol import Message
     from mainspring.workflows.decider_workers import CacheReport, DeciderRow
@@ -267,6 +269,13 @@ class Peer:
         self._times = {key(self.namespace, name.encode()): one for name, one in times.items()}
         functions = [queue.name for queue in self.as_worker().abilities]
         self.apply_times(functions if self.decisions is None else [*functions, *self.decisions.functions()])
+
+    def declare_resources(self, resources: Mapping[str, ResourceSpec]) -> None:
+        """Declare resources that the workflows of the worker may hold. Raises UsageError for one that is invalid."""
+        self.as_worker()
+        found = {key_of_text(self.namespace, name): resource_of(name, spec) for name, spec in resources.items()}
+        for name, resource in found.items():
+            self.service.resources.declare(name, resource)
 
     def apply_times(self, functions: Iterable[bytes]) -> None:
         """Declare the times of functions that this peer has registered."""

@@ -164,6 +164,8 @@ class Signs(NamedTuple):
     """Whether signals wait that users have sent in transactions of their own."""
     interests: int = 0
     """The version of the interests in events."""
+    run_requests: bool = False
+    """Whether runs wait for slots of resources."""
     alarm_us: int | None = None
     """The first alarm of a run; 0: there is none, None: it was not asked for."""
     fire_us: int | None = None

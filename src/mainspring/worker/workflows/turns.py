@@ -99,6 +99,7 @@ class Assignments:
         elif self._checks.choose(run, info.last):
             run.restart()
         run.takes_retries = info.retries
+        run.instance.takes_holds = info.holds
         run.step_key = bytes.fromhex(info.steps)
         self.drop(run)
         position = run.instance.position
