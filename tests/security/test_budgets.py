@@ -75,6 +75,7 @@ BOUNDED: dict[str, str] = {
     "RunDetails.children": "--workflow-open",
     "RunDetails.timers": "--workflow-open",
     "RunDetails.steps": "sizes.ABOUT",
+    "RunDetails.holds": "hold_calls.MOST_HOLDS",
     "RunDetails.receives": "sizes.ABOUT",
     "RunDetails.unread": "sizes.ABOUT",
     "CursorInfo.types": "the types of events",

@@ -79,9 +79,9 @@ class HoldInfo(msgspec.Struct):
     """Slots of an item that a job, a run or a person has."""
 
     holder: str
-    """The handle of a job; of a person the number of the hold."""
+    """The handle of a job or of a run; of a person the number of the hold."""
     kind: str
-    """``job`` or ``person``."""
+    """``job``, ``run`` or ``person``."""
     item: str
     units: int
     number: str

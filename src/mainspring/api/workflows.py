@@ -140,6 +140,26 @@ class ProgressInfo(msgspec.Struct):
     text: str
 
 
+class RunHoldInfo(msgspec.Struct):
+    """Slots of a resource that a run has, or for which it waits."""
+
+    resource: str
+    state: str
+    """``held`` or ``waits``."""
+    units: int
+    item: str
+    """Of a request: the labels that each item must have."""
+    number: str | None
+    """The fencing number of a hold."""
+    since: str | None
+    lacks: list[str] = []
+    """Of a request: the resources whose slots it lacks; none: it is about to get them."""
+    behind: list[str] = []
+    """Of a request: the holders of requests before it."""
+    impossible: bool = False
+    """Whether the resources could not serve it even if nobody held anything."""
+
+
 class RunDetails(RunInfo, kw_only=True):
     """A run with all its details."""
 
@@ -180,6 +200,8 @@ class RunDetails(RunInfo, kw_only=True):
     """When it should have made its first decision."""
     deadline_at: str | None = None
     """When it should have ended."""
+    holds: list[RunHoldInfo] = []
+    """The slots of resources that it has, and those for which it waits."""
 
 
 class StartedRun(msgspec.Struct):

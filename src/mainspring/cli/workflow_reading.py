@@ -55,6 +55,7 @@ EVENT_COLUMNS: Final = ("id", "time", "event", "what")
 ACTIVITY_COLUMNS: Final = ("number", "function", "state", "attempt", "worker", "scheduled_at", "handle", "error")
 CHILD_COLUMNS: Final = ("number", "type", "id", "handle", "policy")
 TIMER_COLUMNS: Final = ("number", "fires_at", "duration", "guards")
+HOLD_COLUMNS: Final = ("resource", "state", "units", "item", "number", "since", "lacks", "behind")
 MISMATCH_COLUMNS: Final = ("recorded", "code")
 LONGEST_TEXT: Final = 200
 """Characters of a payload in a line; ``--json`` prints all."""
@@ -76,6 +77,7 @@ def print_run(run: Mapping[str, Any]) -> None:
         ("activities", ACTIVITY_COLUMNS),
         ("children", CHILD_COLUMNS),
         ("timers", TIMER_COLUMNS),
+        ("holds", HOLD_COLUMNS),
     ):
         if run.get(name):
             print(f"\n{name}")

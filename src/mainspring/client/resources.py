@@ -81,8 +81,9 @@ class Resource:
     ) -> AbstractAsyncContextManager[HeldSlots]:
         """Hold slots in a block of a workflow: ``async with printers.hold(where={"colour"}, timeout="1h") as held``.
 
-        ``where`` has labels that each item must have, or values of the fields of a managed resource. The block begins when the run has all slots, and gives them back at its
-        end. The run keeps them over restarts of workers and nodes, and loses them with its own end, whatever that is.
+        ``where`` has labels that each item must have, or values of the fields of a managed resource. The block begins when the
+        run has all slots, and gives them back at its end. The run keeps them over restarts of workers and nodes, and loses them
+        with its own end, whatever that is.
 
         Raises HoldTimedOut if there are none within ``timeout``, and WorkflowUsageError outside of workflows.
         """

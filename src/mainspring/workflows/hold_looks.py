@@ -44,9 +44,9 @@ class HoldLooks:
         self._may_wait = True
         """Whether runs may wait. Some may do so at first, from an earlier process."""
         self._is_busy = False
-        self._at = clock.monotonic() + INTERVAL
+        self._at = 0.0
         """The time of the next decision."""
-        self._look_at = self._at
+        self._look_at = 0.0
         """The time of the next look for requests of others."""
 
     def asked(self) -> None:

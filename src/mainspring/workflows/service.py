@@ -418,8 +418,9 @@ class WorkflowService:
         self.definitions.load(lambda: self._watch.load(then, failed), failed)
 
     def fetch(self) -> None:
-        """Fetch the first alarms, once the node serves."""
+        """Fetch the first alarms, and look for runs that wait for resources, once the node serves."""
         self._alarms.fetch()
+        self._hold_looks.tick()
 
     def tick(self) -> None:
         """Do the work that is due."""

@@ -12,6 +12,7 @@ from msgspec.structs import asdict, replace
 
 from mainspring.access.caller import Permission, Shares
 from mainspring.api.handlers.pages import rfc3339
+from mainspring.api.handlers.run_holds import holder_kind, holder_text
 from mainspring.api.request import ApiError, Code, Page
 from mainspring.api.resources import (
     DrainResource,
@@ -167,7 +168,7 @@ class ResourceCalls:
         )
 
     def _handle(self, holder: Holder) -> str:
-        return str(holder.id) if holder.kind == HolderKind.PERSON else self._service.handles.of(holder.id).decode()
+        return holder_text(self._service, holder)
 
     def _instance(self, one: Instance, holding: Holding, *, sees_metas: bool) -> InstanceInfo:
         held = sum(hold.units for hold in holding.holds if hold.item == one.name)
@@ -191,7 +192,7 @@ class ResourceCalls:
     def _held(self, hold: Hold) -> HoldInfo:
         return HoldInfo(
             holder=self._handle(hold.holder),
-            kind=_kind(hold.holder),
+            kind=holder_kind(hold.holder),
             item=hold.item,
             units=hold.units,
             number=str(hold.number),
@@ -204,7 +205,7 @@ class ResourceCalls:
         lines = [line for line in one.lines if line.resource == name]
         return WaitInfo(
             holder=self._handle(one.holder),
-            kind=_kind(one.holder),
+            kind=holder_kind(one.holder),
             function=function_text(one.function),
             priority=_PRIORITIES[one.priority],
             units=sum(line.units for line in lines),
@@ -380,6 +381,11 @@ class ResourceCalls:
 
     async def _free(self, request: FreeResource, call: Call) -> FreedHold:
         held = await self._held_by(request, request.holder)
+        if held.holder.kind == HolderKind.RUN:
+            raise ApiError(
+                Code.CONFLICT,
+                f"{request.holder} is a run, whose code still uses the slots: cancel or terminate it, and they are free",
+            )
         if held.holder.kind != HolderKind.PERSON:
             raise ApiError(
                 Code.CONFLICT,
@@ -402,10 +408,6 @@ class ResourceCalls:
         act = call.act(request.reason, of=request.name, before={"job": request.job, "units": held.units}, after=after)
         await self._service.lost_slots.take(held, act, cancel=request.cancel)
         return FreedHold(request.name, request.job)
-
-
-def _kind(holder: Holder) -> str:
-    return "person" if holder.kind == HolderKind.PERSON else "job"
 
 
 def _info(stored: StoredResource, holding: Holding, now_us: int, instances: Collection[Instance]) -> ResourceInfo:

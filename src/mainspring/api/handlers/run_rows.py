@@ -218,7 +218,8 @@ def _open_things(state: RunState, about: About, now_us: int) -> Sequence[str]:
     times = [f"timer {rough_duration(max(0, fire_us - now_us) / 1_000_000)}" for fire_us in timers]
     conditions = ["a condition"] * about.conditions
     children = [f"{one.type} #{one.number}" for one in state.children.values()]
-    return [*activities, *children, *(f"{step} (step)" for step in about.steps), *times, *about.channels, *conditions]
+    steps = [f"{step} (step)" for step in about.steps]
+    return [*activities, *children, *steps, *about.holds, *times, *about.channels, *conditions]
 
 
 def rough_duration(seconds: float) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mainspring import namespaces
 from mainspring.api.handlers.pages import no_place, number_of, rfc3339, size_of
+from mainspring.api.handlers.run_holds import holds_of_run
 from mainspring.api.handlers.run_rows import (
     activity_info,
     add_times,
@@ -359,6 +360,8 @@ class RunReadingCalls:
             found = await self._service.clients.show(row.root, row.namespace)
             if (job := found[0]) is not None:
                 add_times(details, job, to_us(self._service.clock.wall()), shown.state)
+            if shown.state.holds:
+                details.holds = await holds_of_run(self._service, row.id)
         return details
 
     async def _parent(self, shown: ShownRun) -> str | None:
