@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from pydantic import BaseModel, Field
 
-from mainspring import App, CompensationFailed, JobCancelled, JobError, JobFailed, Retry, workflow
+from mainspring import (
+    App,
+    CompensationFailed,
+    HeldSlots,
+    HoldTimedOut,
+    JobCancelled,
+    JobError,
+    JobFailed,
+    Retry,
+    workflow,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -542,3 +552,35 @@ async def models(basket: Basket) -> Basket:
 async def wrong_result() -> int:
     await workflow.sleep(1)
     return "text"  # type: ignore[return-value]
+
+
+licences = app.resource("licence", total=2)
+printers = app.resource("printer", items={"p1": {"colour"}, "p2": set()})
+
+
+@app.task
+def printed(held: HeldSlots) -> str:
+    return f"{held.resource} {held.item} {held.number}"
+
+
+@golden()
+async def holds() -> list[str]:
+    found: list[str] = []
+    async with printers.hold(where={"colour"}, timeout="1h") as printer:
+        found.append(await printed.submit(printer))
+        async with workflow.hold({licences: 2, printers: 1}) as both:
+            found.append(str(both[licences].items))
+            try:
+                async with workflow.hold({licences: 1, printers["colour"]: 1}, timeout="10m"):
+                    found.append("not both")
+            except HoldTimedOut as error:
+                found += error.lacking
+        try:
+            async with asyncio.timeout(60):
+                async with printers["colour"].hold():
+                    found.append("not two")
+        except TimeoutError:
+            found.append("cancelled")
+    async with licences.hold(timeout=0) as licence:
+        found.append(str(licence.number))
+    return found
