@@ -354,7 +354,7 @@ class HoldTables(InstanceTables, Protocol):
         """Return the keys of the resources whose slots holders have, or wait for; there may be more of these."""
 
     async def of_runs(self, runs: Collection[int]) -> Collection[str]:
-        """Return the keys of the resources whose slots runs have, or wait for."""
+        """Return the keys of the resources whose slots runs have, or wait for; perhaps of some others, too."""
 
     async def awaited_by_runs(self) -> Collection[str]:
         """Return the keys of the resources for which runs wait."""

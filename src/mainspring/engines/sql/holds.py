@@ -56,8 +56,7 @@ class HoldRows:
         return {name for (name,) in await self._sql.fetch("held_by", self._sql.among({one.id for one in holders}))}
 
     async def of_runs(self, runs: Collection[int]) -> Collection[str]:
-        found = await self._sql.fetch("held_by", self._sql.among({*runs}))
-        return {name for name, kind, *_ in found if kind == HolderKind.RUN}
+        return {name for (name,) in await self._sql.fetch("held_by", self._sql.among({*runs}))}
 
     async def awaited_by_runs(self) -> Collection[str]:
         return {name for (name,) in await self._sql.fetch("awaited_by", int(HolderKind.RUN))}
