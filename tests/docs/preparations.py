@@ -122,7 +122,9 @@ PREPARATIONS: Final[dict[str, Callable[[Reader], object]]] = {
     "order": program("order"),
     "polling": directory("polling"),
     "postgresql": postgresql,
+    "printer": directory("printer"),
     "report": program("report"),
+    "shared_cluster": directory("shared_cluster"),
     "shop": directory("shop"),
     "zookeeper": zookeeper,
 }
