@@ -365,8 +365,14 @@ class JobService:
     def keep(
         self, held: Held, then: Callable[[], None], refused: Callable[[MainspringError], None] = lambda _: None
     ) -> None:
-        """Store a foreground job, and then call a function."""
-        self.intake.store_foreground(held, held.job, then, refused)
+        """Store a foreground job, unless it is stored already, and then call a function. One that has ended stays as it is."""
+        if held.adopting:
+            assert held.then is not None
+            held.then.append(lambda: self.keep(held, then, refused))
+        elif held.stored:
+            then()
+        elif self.table.held.get(held.handle) is held:
+            self.intake.store_foreground(held, held.job, then, refused)
 
     def _expired(self, held: Held) -> None:
         self.settling.expired(held)
@@ -584,6 +590,8 @@ class Workers:
         for held in self._assigner.waiting_apart(queue) + queue.queued():
             if held.stored:
                 self._settling.released(held)
+            elif held.then is not None:  # it is being stored, and is given back afterwards
+                held.then.append(lambda: None if queue.workers else self.give_back(queue))
             else:
                 self._foreground.pass_on(held)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,7 +11,7 @@ from mainspring.engines.memory.holds import MemoryHolds
 from mainspring.jobs.held import Ability
 from mainspring.jobs.hold_requests import MIN_AWAITING, REPEAT_INTERVAL
 from mainspring.jobs.model import Options, Priority, Retry, State, decode_failure
-from mainspring.jobs.store import Withdrawn
+from mainspring.jobs.store import Submit, Withdrawn
 from mainspring.resources.hold_store import AskHolds, FindHolds, find
 from mainspring.resources.holds import Line, counted, named
 from mainspring.resources.rules import Limits
@@ -276,6 +276,27 @@ def test_a_foreground_job_is_stored_to_hold_something(node: Node) -> None:
     end(node, one, "1")
     assert client.events == ["succeeded r"]
     assert shown(node).holds == ()
+
+
+def test_a_foreground_job_is_stored_once_by_a_slow_store(node: Node) -> None:
+    one = worker(node, places=1)
+    job, client = node.foreground("1")
+    submits: list[int] = []
+    run = node.engine.commit
+
+    def commit(group: Any, committed: Any, answer: Any) -> None:
+        submits.extend(one.id for operation in group if isinstance(operation, Submit) for one in operation.jobs)
+        run(group, committed, answer)
+
+    node.engine.commit = commit  # type: ignore[method-assign] # counts
+    for _ in range(3):  # the store is busy, and the node asks each second
+        node.clock.advance(1.5)
+        node.service.assigner.hold_requests.tick(node.clock.monotonic())
+    node.commit()
+    assert running(one) == ["1"]
+    assert submits == [job.id]
+    end(node, one, "1")
+    assert client.events == ["succeeded r"]
 
 
 def test_a_job_begins_once_its_resource_is_large_enough(node: Node) -> None:
