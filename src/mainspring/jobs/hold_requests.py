@@ -165,6 +165,7 @@ class HoldRequests:
         granted: set[AdmissionQueue[Held]] = set()
         short: dict[AdmissionQueue[Held], FunctionQueue] = {}
         lacking: set[str] = set()
+        freed = self._open.freed if self._open is not None and self._open.operation.open else set()
         for held, request, answer in zip(batch.jobs.values(), batch.requests, asked.answers, strict=True):
             slots, admission = held.slots, held.queue.admission
             if slots is None or slots.request.turn != request.turn or slots.holds is not None:
@@ -179,6 +180,8 @@ class HoldRequests:
             elif isinstance(answer, Waits):
                 if slots.waits is None:
                     lacking.update(answer.lacking)
+                    if admission is not None and not freed.isdisjoint(answer.lacking):
+                        self._ask(held, admission)
                 slots.waits = answer
                 if admission is not None:
                     short[admission] = held.queue
@@ -198,9 +201,13 @@ class HoldRequests:
         if not isinstance(error, (StoreFencedError, StoreBrokenError)):
             self._unreturned.append(batch)
 
-    def _ask_again(self, names: Collection[str]) -> None:
+    def _ask_again(self, names: Collection[str], *, answered: bool = False) -> None:
+        """Repeat questions about resources; ``answered``: without those that have no answer yet."""
         for held, admission in list(self._awaiting()):
-            if held.slots is not None and any(line.resource in names for line in held.slots.request.lines):
+            slots = held.slots
+            if slots is None or (answered and slots.waits is None):
+                continue
+            if any(line.resource in names for line in slots.request.lines):
                 self._ask(held, admission)
 
     def _awaiting(self) -> Iterator[tuple[Held, AdmissionQueue[Held]]]:
@@ -223,7 +230,7 @@ class HoldRequests:
         names = [line.resource for line in slots.request.lines if line.resource not in batch.freed]
         if names:
             batch.freed.update(names)
-            self._ask_again(names)
+            self._ask_again(names, answered=True)
 
     def hint(self, queue: FunctionQueue) -> None:
         """Repeat a function's questions: another node has announced that slots are free."""

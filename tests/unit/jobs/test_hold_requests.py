@@ -112,6 +112,25 @@ def test_questions_are_repeated_once_in_a_group(node: Node) -> None:
     assert node.service.commits.groups == groups + 1, "ends and starts are one group"
 
 
+def test_an_end_repeats_the_question_that_the_store_is_answering(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = worker(node)
+    node.background("1")
+    node.submit(node.job("2"))
+    finish = node.life.store.finish
+
+    def end_before_the_answer() -> None:
+        if admission(node).awaiting and running(one) == ["1"]:
+            node.settling.succeeded(held_by(one, "1"), b"r")
+            node.service.workers.ready(one, 1)
+            (asked,) = [operation for operation in node.service.commits.waiting if isinstance(operation, AskHolds)]
+            assert not asked.requests, "the same question is not asked twice at the same time"
+        finish()
+
+    monkeypatch.setattr(node.life.store, "finish", end_before_the_answer)
+    node.commit()
+    assert running(one) == ["2"]
+
+
 def test_other_functions_use_the_places_of_workers_meanwhile(node: Node) -> None:
     one = worker(node, places=1)
     node.service.workers.register(one, b"g", Ability(requeue=False))

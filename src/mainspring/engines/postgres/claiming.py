@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from asyncpg import Record
 
     from mainspring.engines.postgres.transaction import Transaction
+    from mainspring.engines.sql.statements import Values
+    from mainspring.resources.holds import Hold
     from mainspring.storage.engine import Operation
 
 _PENDING, _LEASED = int(State.PENDING), int(State.LEASED)
@@ -583,6 +585,14 @@ class PostgresHolds(HoldRows):
 
     async def lock(self, names: Sequence[str]) -> None:
         await self._sql.fetch("lock_resources", names)
+
+    async def _add_holds(self, holds: Sequence[Hold]) -> None:
+        alike: dict[Values, list[Values]] = {}
+        for resource, item, (kind, holder, term), turn, units, number, since_us, until_us in holds:
+            values = alike.setdefault((resource, kind, term, since_us, until_us), [])
+            values.append((item, holder, turn, units, number))
+        for same, others in alike.items():
+            await self._sql.execute("add_holds", *same, *map(list, zip(*others, strict=True)))
 
     async def store_us(self, node_us: int) -> int:
         ((store_us,),) = await self._sql.fetch("store_us")

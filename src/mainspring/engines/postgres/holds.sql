@@ -15,3 +15,9 @@ WHERE instances.resource = s.resource AND instances.name = s.name;
 
 -- name: store_us
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+
+-- Most new holds have the same values but for those in arrays, each of whose values takes the driver some time.
+-- name: add_holds
+INSERT INTO holds (resource, kind, term, since_us, until_us, item, holder, turn, units, number)
+SELECT $1, $2, $3, $4, $5, *
+FROM unnest($6::text[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[]);

@@ -110,9 +110,12 @@ class HoldRows:
 
     async def add(self, holds: Sequence[Hold], requests: Sequence[Request]) -> None:
         if holds:
-            await self._sql.many("add_holds", [(one.resource, one.item, *one.holder, *one[3:]) for one in holds])
+            await self._add_holds(holds)
         if requests:
             await self._sql.many("add_requests", [row for one in requests for row in _rows(one)])
+
+    async def _add_holds(self, holds: Sequence[Hold]) -> None:
+        await self._sql.many("add_holds", [(one.resource, one.item, *one.holder, *one[3:]) for one in holds])
 
     async def number(self, grants: Mapping[str, int]) -> Mapping[str, int]:
         return dict(await self._sql.each("grants", sorted(grants.items())))

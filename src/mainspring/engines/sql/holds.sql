@@ -20,10 +20,6 @@ SELECT resource, item, kind, holder, term, turn, units, number, since_us, until_
 SELECT kind, holder, term, turn, priority, since_us, until_us, limit_us, function, lines FROM requests
 WHERE resource {among($1, text)};
 
--- name: add_holds
-INSERT INTO holds (resource, item, kind, holder, term, turn, units, number, since_us, until_us)
-{rows(text, text, smallint, bigint, bigint, bigint, bigint, bigint, bigint, bigint)};
-
 -- name: add_requests
 INSERT INTO requests (resource, kind, holder, term, turn, priority, since_us, until_us, limit_us, function, lines)
 {rows(text, smallint, bigint, bigint, bigint, smallint, bigint, bigint, bigint, bytea, bytea)};
