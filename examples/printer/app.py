@@ -1,16 +1,15 @@
-"""Documents are printed by an office's print server; each job has a printer for itself, and holds no worker while it prints."""
+"""Documents are printed by an office's print server; each has a printer for itself, and no worker waits while it is printed."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from mainspring import App, Retry, current_job
+from mainspring import App, Retry
 from mainspring.elsewhere import HttpMeta, HttpRefusedError, HttpWork
 
 app = App()
 printers = app.resource("printer", items={"p1": {"colour"}, "p2": set()})
-retry = Retry(max_attempts=3, initial="2s", never=(HttpRefusedError,))
 
 
 @dataclass
@@ -19,8 +18,17 @@ class Document:
     pages: int = 1
 
 
+@dataclass
+class Order:
+    """A document for a printer."""
+
+    file: str
+    pages: int
+    printer: str
+
+
 class PrintServer(HttpWork):
-    """Sends a document to the printer that its job holds."""
+    """Prints a document; it says what is to be printed where, and the print server does the rest."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -32,12 +40,23 @@ class PrintServer(HttpWork):
             networks=("127.0.0.0/8",),
         )
 
-    async def submit(self, args: Document, key: str) -> HttpMeta:
-        held = current_job().resource(printers)
-        return await super().submit({**asdict(args), "printer": held.item}, key)
+    async def submit(self, args: Order, key: str) -> HttpMeta:
+        return await super().submit(args, key)
 
 
-letter = app.external(name="letter", every="200ms", timeout="1h", retry=retry, uses={printers: 1})(PrintServer)
-poster = app.external(name="poster", every="200ms", timeout="1h", retry=retry, uses={printers["colour"]: 1})(
-    PrintServer
-)
+retry = Retry(max_attempts=3, initial="2s", never=(HttpRefusedError,))
+printing = app.external(name="printing", every="200ms", timeout="1h", retry=retry)(PrintServer)
+
+
+@app.workflow(timeout="1d")
+async def letter(document: Document) -> str:
+    """Print on any printer."""
+    async with printers.hold() as held:
+        return str(await printing.submit(Order(document.file, document.pages, held.item)))
+
+
+@app.workflow(timeout="1d")
+async def poster(document: Document) -> str:
+    """Print in colour."""
+    async with printers.hold(where={"colour"}, timeout="2h") as held:
+        return str(await printing.submit(Order(document.file, document.pages, held.item)))

@@ -1,4 +1,4 @@
-"""Steps share clusters, which Mainspring starts when steps wait, and ends when nobody has used them for a while."""
+"""Pipelines share clusters, which Mainspring starts when pipelines wait, and ends when nobody has used them for a while."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import json
 import os
 import urllib.error
 import urllib.request
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from mainspring import App, Resource, Retry, Status, current_job
+from mainspring import App, Resource, Retry, Status
 from mainspring.elsewhere import HttpMeta, HttpWork
 
 SERVICE = os.environ.get("EMR", "http://127.0.0.1:8080")
@@ -60,17 +60,18 @@ class Spark(Resource):
         await call("DELETE", f"/clusters/{meta}")
 
 
-spark = app.resource("spark", Spark(size=4), max=2, slots=3, idle="2s", check="1s", retry=Retry(initial="1s"))
+spark = app.resource("spark", Spark(size=4), max=2, slots=2, idle="2s", check="1s", retry=Retry(initial="1s"))
 
 
 @dataclass
 class Step:
     name: str
-    seconds: float = 1.0
+    cluster: str
+    seconds: float = 0.5
 
 
 class EmrStep(HttpWork):
-    """Runs a step on the cluster of its job."""
+    """Runs a step on a cluster."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -85,16 +86,24 @@ class EmrStep(HttpWork):
         )
 
     async def submit(self, args: Step, key: str) -> HttpMeta:
-        cluster = current_job().resource(spark).meta
-        return await super().submit({**asdict(args), "cluster": cluster}, key)
+        return await super().submit(args, key)
 
 
 retry = Retry(max_attempts=5, initial="1s")
-step = app.external(name="step", every="500ms", timeout="2h", uses={spark: 1}, retry=retry)(EmrStep)
+step = app.external(name="step", every="500ms", timeout="2h", retry=retry)(EmrStep)
 
 
 @app.workflow(timeout="1d")
-async def night(steps: int) -> str:
-    """Run the steps of a night, and return how many clusters they shared."""
-    done = await asyncio.gather(*[step.submit(Step(f"step-{number}")) for number in range(steps)])
-    return f"{len(done)} steps on {len({one.rpartition(' ')[2] for one in done})} clusters"
+async def pipeline(name: str) -> str:
+    """Run steps one after the other on one cluster, and return which one."""
+    async with spark.hold(where={"size": 4}, timeout="1h") as held:
+        for part in ("load", "clean", "count"):
+            await step.submit(Step(f"{name}-{part}", held.meta))
+        return str(held.meta)
+
+
+@app.workflow(timeout="1d")
+async def night(pipelines: int) -> str:
+    """Run the pipelines of a night, and return how many clusters they shared."""
+    clusters = await asyncio.gather(*[pipeline.submit(f"p{number}") for number in range(pipelines)])
+    return f"{len(clusters)} pipelines on {len(set(clusters))} clusters"
