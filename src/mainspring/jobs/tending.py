@@ -20,6 +20,7 @@ from mainspring.jobs.model import Job, Options, Retry, State, decode_failure
 from mainspring.jobs.store import Find
 from mainspring.namespaces import key_of_text, split_text
 from mainspring.resources.hold_store import AskHolds, FindHolds, FindResources, ListResources, effective
+from mainspring.resources.holds import HolderKind
 from mainspring.resources.instance_store import FindInstances, Tend, possible
 from mainspring.resources.instances import RELEASE, Done, Failed, Pool, Report, plan
 from mainspring.resources.managed import MAX_META_BYTES
@@ -202,7 +203,9 @@ class Tending:
             possible(resources, holds, complete, name),
         )
         planned = plan(pool, now_us)
-        return bool(planned.changed or planned.created or planned.forgotten)
+        useless = {one.name for one in mine if one.is_useless}
+        has_jobs = any(hold.item in useless and hold.holder.kind == HolderKind.LEASE for hold in pool.holds)
+        return bool(planned.changed or planned.created or planned.forgotten or has_jobs)
 
     # ---- jobs of steps ----
 

@@ -116,11 +116,22 @@ def _latest(stored: StoredResource) -> Resource:
     """Return the definition that was made last, those by command first."""
     if stored.commanded is not None:
         return stored.commanded
-    return stored.declared[-1].resource if stored.declared else NO_ITEMS
+    return _within_bounds(stored, stored.declared[-1].resource) if stored.declared else NO_ITEMS
+
+
+def _within_bounds(stored: StoredResource, resource: Resource) -> Resource:
+    """Return a definition with the numbers of instances that a command has set."""
+    managed = resource.managed
+    if managed is None:
+        return resource
+    most = managed.most if stored.most is None else stored.most
+    least = min(managed.least if stored.least is None else stored.least, most)
+    return replace(resource, managed=replace(managed, most=most, least=least))
 
 
 def _slots(resource: Resource) -> int:
-    return sum(one.slots for one in resource.items)
+    managed = resource.managed
+    return sum(one.slots for one in resource.items) if managed is None else managed.slots * managed.most
 
 
 def effective(stored: StoredResource, now_us: int, instances: Iterable[Instance] = ()) -> Resource:
@@ -133,10 +144,7 @@ def effective(stored: StoredResource, now_us: int, instances: Iterable[Instance]
         latest = newest_or_last(stored.declared, now_us)
         resource = NO_ITEMS if latest is None else latest.resource
     if resource.managed is not None:
-        most = resource.managed.most if stored.most is None else stored.most
-        least = min(resource.managed.least if stored.least is None else stored.least, most)
-        resource = replace(resource, managed=replace(resource.managed, most=most, least=least))
-        return with_instances(resource, stored.draining, instances)
+        return with_instances(_within_bounds(stored, resource), stored.draining, instances)
     if not stored.draining:
         return resource
     items = (replace(item, draining=True) if item.name in stored.draining else item for item in resource.items)
@@ -408,7 +416,8 @@ async def ask(tables: HoldTables, operations: Sequence[AskHolds]) -> list[Asked]
     tends = [operation.tend for operation in operations if operation.tend is not None]
     names.update(one.resource for one in tends)
     found_by = [operation for operation in operations if not operation.freed]
-    holders = {*asked, *given_up, *(one for operation in found_by for one, _ in operation.given_back)}
+    beside = {hold.holder for hold in await tables.holds({one.resource for one in tends})} if tends else set()
+    holders = {*beside, *asked, *given_up, *(one for operation in found_by for one, _ in operation.given_back)}
     names.update(await tables.held_by(holders))
     if closed:
         names.update(await tables.of_runs(closed))
@@ -437,6 +446,7 @@ async def ask(tables: HoldTables, operations: Sequence[AskHolds]) -> list[Asked]
         for hold in rows.holds:
             waiting.pop(hold.holder, None)
         tended = await _tended(operations, instances, resources, stored, rows.holds, waiting.values())
+        await _stop(tables, instances, rows, names)
     kept = {one.holder for operation in operations if not operation.only_now for one in operation.requests}
     answers = await _answers(tables, rows, resources(), asked, kept, given_up, instances, now_us)
     if managed:
@@ -472,6 +482,16 @@ async def _tended(
             draining = stored[tend.resource].draining
             done[place] = await instances.tend(tend, resources, draining, holds, requests)
     return done
+
+
+async def _stop(tables: HoldTables, instances: Instances, rows: _Rows, names: set[str]) -> None:
+    """Delete the rows of jobs that have useless instances: their nodes notice it, and end the attempts.
+
+    A job that also has slots of resources that are not locked keeps all until the next look, which finds it.
+    """
+    lost = {hold.holder for hold in rows.holds if hold.holder.kind == HolderKind.LEASE and instances.useless(hold)}
+    if lost and names.issuperset(await tables.held_by(lost)):
+        instances.use(*await rows.drop(lost))
 
 
 class _Rows:

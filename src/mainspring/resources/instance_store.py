@@ -111,6 +111,11 @@ class Instances:
             if place in places or place[0] in awaited:
                 self._now[place] = used(one, self.now_us)
 
+    def useless(self, hold: Hold) -> bool:
+        """Return whether a hold is one of an instance that a check has found broken or gone."""
+        one = self._now.get((hold.resource, hold.item)) if self._now else None
+        return one is not None and one.is_useless
+
     def metas(self, holds: Iterable[Hold]) -> tuple[tuple[str, str, bytes], ...]:
         """Return the metas of the instances that are held."""
         places = ((hold.resource, hold.item) for hold in holds) if self._now else ()

@@ -68,6 +68,8 @@ WATCH_US: Final = 10_000_000
 """Microseconds after which a look at idle instances is recorded."""
 MOST_CHECKS_FAILED: Final = 3
 """Failed checks in a row after which an instance counts as broken."""
+STOPPED_US: Final = 10_000_000
+"""Microseconds from when the jobs that have a broken instance lose their slots to its release: they are stopped in this time."""
 FORGET_US: Final = 3_600_000_000
 """Microseconds for which an instance that is gone is shown."""
 MOST_GONE: Final = 20
@@ -117,6 +119,8 @@ class Instance(msgspec.Struct, frozen=True, omit_defaults=True):
     """The time of the next job."""
     text: str = ""
     """Why it is in its state, or why the last step has failed."""
+    is_useless: bool = False
+    """Whether a check has said that it is broken or gone: jobs that have it lose their slots. Failed checks do not say so."""
 
     @property
     def is_repeated(self) -> bool:
@@ -269,7 +273,8 @@ def _checked(instance: Instance, result: bytes, now_us: int) -> Instance:
         checked = Checked("unknown", "check has returned no status")
     state = _FOUND.get(checked.state)
     if state is not None:
-        return moved(instance, state, now_us, checked.text or f"check says that it is {checked.state}")
+        lost = replace(instance, is_useless=True)
+        return moved(lost, state, now_us, checked.text or f"check says that it is {checked.state}")
     if checked.state != "healthy":
         return _failed(instance, checked.text, None, now_us)
     text = instance.text if instance.state == InstanceState.DRAINING else ""
@@ -366,7 +371,8 @@ class _Plan:
             elif not why and one.state == InstanceState.DRAINING:
                 one = moved(one, InstanceState.READY, now_us)
         if one.state in {InstanceState.DRAINING, InstanceState.BROKEN}:
-            return one if is_held else moved(one, InstanceState.RELEASING, now_us, one.text)
+            is_stopping = one.is_useless and now_us - one.last_use_us < STOPPED_US
+            return one if is_held or is_stopping else moved(one, InstanceState.RELEASING, now_us, one.text)
         if one.state != InstanceState.READY or is_held:
             return one
         if self._live > self._most:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from mainspring.event_log import types
-from mainspring.resources.hold_store import AskHolds, Got, ListResources, StoredResource
-from mainspring.resources.holds import Line, Resource, Waits
+from mainspring.resources.hold_store import AskHolds, FindKept, Got, ListResources, StoredResource
+from mainspring.resources.holds import Line, Resource, Waits, counted
 from mainspring.resources.instance_store import FindInstances, Tend, events_of
 from mainspring.resources.instances import (
     CHECK,
@@ -19,6 +19,7 @@ from mainspring.resources.instances import (
     FORGET_US,
     MOST_CHECKS_FAILED,
     RELEASE,
+    STOPPED_US,
     Done,
     Failed,
     Instance,
@@ -320,20 +321,40 @@ class InstanceSuite(StoreFixtures):
         one = make_ready(store)
         job, other = store.leased(), store.leased()
         ask(store, request(job, Line("s")))
+        now = NOW
+        for _ in range(MOST_CHECKS_FAILED):
+            now += MINUTE
+            (check,) = tend(store, now=now).begun
+            assert (check.step, check.name) == (CHECK, one.name)
+            tended = tend(store, failed(check, "no answer"), now=now)
+        assert [event.type for event in events_of(tended.moves)] == [types.INSTANCE_FAILED]
+        (broken,) = found(store)
+        assert broken.state == BROKEN
+        assert "no answer" in broken.text
+        assert isinstance(ask(store, request(other, Line("s")), now=now)[0], Waits)
+        assert len(found(store)) == 1, "it still counts: none is made beside it"
+        store.end(job)
+        assert isinstance(ask(store, request(other, Line("s")), now=now)[0], Waits), "it is free, and gives nothing"
+        (release,) = tend(store, now=now).begun
+        assert release.step == RELEASE
+        (new,) = tend(store, done(release), now=now).begun or tend(store, now=now).begun
+        assert (new.step, new.name == one.name) == (CREATE, False), "the waiting job gets another one"
+
+    def test_jobs_lose_the_slots_of_an_instance_that_a_check_finds_broken(self, store: Store) -> None:
+        manage(store, check_us=MINUTE)
+        define(store, "l", counted(1))
+        make_ready(store)
+        job = store.leased()
+        ask(store, request(job, Line("s"), Line("l")))
         (check,) = tend(store, now=NOW + MINUTE).begun
-        assert (check.step, check.name) == (CHECK, one.name)
         tended = tend(store, done(check, b'{"state": "broken", "text": "no disk"}'), now=NOW + MINUTE)
         assert [event.type for event in events_of(tended.moves)] == [types.INSTANCE_FAILED]
         (broken,) = found(store)
         assert (broken.state, broken.text) == (BROKEN, "no disk")
-        assert isinstance(ask(store, request(other, Line("s")))[0], Waits)
-        assert len(found(store)) == 1, "it still counts: none is made beside it"
-        store.end(job)
-        assert isinstance(ask(store, request(other, Line("s")))[0], Waits), "it is free, and gives nothing"
-        (release,) = tend(store, now=NOW + MINUTE).begun
+        assert store.read(FindKept(((lease(job), 1),))) == set(), "its node ends the attempt"
+        assert tend(store, now=NOW + MINUTE + STOPPED_US - 1).begun == (), "its function has a moment to stop"
+        (release,) = tend(store, now=NOW + MINUTE + STOPPED_US).begun
         assert release.step == RELEASE
-        (new,) = tend(store, done(release), now=NOW + MINUTE).begun or tend(store, now=NOW + MINUTE).begun
-        assert (new.step, new.name == one.name) == (CREATE, False), "the waiting job gets another one"
 
     def test_healthy_checks_change_nothing_and_failed_ones_count(self, store: Store) -> None:
         manage(store, check_us=MINUTE)

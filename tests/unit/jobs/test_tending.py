@@ -155,6 +155,21 @@ def test_an_idle_instance_is_released_and_another_one_made_later(crew: Crew) -> 
     assert crew.states() == [GONE, READY]
 
 
+def test_a_job_is_stopped_whose_instance_is_broken_and_gets_another_one(crew: Crew) -> None:
+    crew.node.background("a")
+    crew.wait(3)
+    assert side(crew.user).pop_events() == ["job a"]
+    while not (checks := [held for held in crew.steps.running.values() if held.job.function == b"s.check"]):
+        crew.wait(1, answers=False)
+    crew.node.settling.succeeded(checks[0], b'{"state": "broken", "text": "no disk"}')
+    crew.node.service.workers.ready(crew.steps, 100)
+    crew.wait(20)
+    events = side(crew.user).pop_events()
+    assert [event.partition(":")[0] for event in events] == ["stop a", "job a"]
+    assert crew.steps_done == ["create", "release", "create"]
+    assert crew.states() == [GONE, READY]
+
+
 def test_a_burst_of_looks_submits_one_job_for_a_step(crew: Crew) -> None:
     crew.node.background("a")
     others = [crew.node.service.tending(lambda _: True) for _ in range(3)]

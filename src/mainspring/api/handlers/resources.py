@@ -33,6 +33,7 @@ from mainspring.api.resources import (
 from mainspring.api.submitting import PRIORITY_BY_NAME
 from mainspring.callbacks import Callback
 from mainspring.clock import from_us, to_us
+from mainspring.jobs.tending import step_function
 from mainspring.namespaces import key_of_text, split_text
 from mainspring.quantities import format_duration
 from mainspring.resources import hold_store
@@ -170,13 +171,19 @@ class ResourceCalls:
     def _handle(self, holder: Holder) -> str:
         return holder_text(self._service, holder)
 
+    def _why(self, one: Instance) -> str:
+        function = step_function(one.resource, one.step)
+        if one.step and self._service.registered.has(function) is False:
+            return f"no worker runs {function_text(function)}" + (f"; {one.text}" if one.text else "")
+        return one.text
+
     def _instance(self, one: Instance, holding: Holding, *, sees_metas: bool) -> InstanceInfo:
         held = sum(hold.units for hold in holding.holds if hold.item == one.name)
         return InstanceInfo(
             name=one.name,
             state=shown_state(one, held),
             since=rfc3339(one.since_us),
-            why=one.text,
+            why=self._why(one),
             held=held,
             created=rfc3339(one.created_us),
             last_used=rfc3339(one.last_use_us),

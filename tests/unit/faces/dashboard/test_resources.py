@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.unit.api.a_node import run
+from tests.unit.api.test_instances import with_an_instance
 
 from .a_browser import browsing
 
@@ -37,5 +38,18 @@ def test_the_forms_are_for_operators() -> None:
             seen = await browser.open("/resources/licence", token="viewer")
             assert "Drain" not in seen.main.text
             assert "Free" not in seen.main.text
+
+    run(test())
+
+
+def test_the_instances_of_a_managed_resource_are_shown() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, built):
+            name = await with_an_instance(built)
+            shown = await browser.open("/resources/spark")
+            assert "From 0 to 3 instances" in shown.main.text
+            assert "busy" in shown.main.text
+            assert name in shown.main.text
+            assert "Defined by" in shown.main.text
 
     run(test())
