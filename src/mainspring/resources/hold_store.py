@@ -427,8 +427,8 @@ async def ask(tables: HoldTables, operations: Sequence[AskHolds]) -> list[Asked]
     await tables.lock(sorted(names))
     now_us = max(operation.now_us for operation in operations)
     rows = await _Rows.read(tables, names, now_us, asked)
-    given_back = {holder for holder, turn in returned if rows.turn(holder) == turn}
-    earlier = {holder for holder, one in asked.items() if rows.turn(holder) not in {None, one.turn}}
+    given_back = {holder for holder, turn in returned if rows.turns.get(holder) == turn}
+    earlier = {holder for holder, one in asked.items() if rows.turns.get(holder, one.turn) != one.turn}
     late = {holder for holder, one in rows.requests.items() if one.is_over(now_us) and holder not in asked}
     dropped = await rows.drop(given_back | earlier | late | {*rows.void})
     stored = {name: StoredResource(name) for name in names} | dict(await tables.definitions(names))
@@ -505,27 +505,23 @@ class _Rows:
         self.requests = {one.holder: one for one in requests}
         self.void = void
         """The holders that are none any more."""
-        self._turns = {hold.holder: hold.turn for hold in holds} | {one.holder: one.turn for one in requests}
+        self.turns = {hold.holder: hold.turn for hold in holds} | {one.holder: one.turn for one in requests}
+        """By holder. Another turn than it asks with now is of an earlier lease under the same term."""
 
     @classmethod
     async def read(cls, tables: HoldTables, names: Collection[str], now_us: int, others: Collection[Holder]) -> _Rows:
         """Read the rows of resources, and look which of their holders, and of some others, are still holders."""
         holds, requests = await tables.holds(names), await tables.requests(names)
-        leases = {one for one in others if one.kind == HolderKind.LEASE}
-        times = [(hold.holder, hold.until_us) for hold in holds] + [(one.holder, one.until_us) for one in requests]
-        leases.update(holder for holder, _ in times if holder.kind == HolderKind.LEASE)
+        rows: list[Hold | Request] = [*holds, *requests]
+        holders = {*others, *(row.holder for row in rows)}
+        leases = {one for one in holders if one.kind == HolderKind.LEASE}
         void = leases - {*await tables.leased(leases)} if leases else set()
-        void.update(holder for holder, until_us in times if 0 < until_us <= now_us)
-        runs = {one for one in others if one.kind == HolderKind.RUN}
-        runs.update(holder for holder, _ in times if holder.kind == HolderKind.RUN)
+        runs = {one for one in holders if one.kind == HolderKind.RUN}
         if runs:
             are_open = {*await tables.open_runs({one.id for one in runs})}
             void.update(one for one in runs if one.id not in are_open)
+        void.update(row.holder for row in rows if 0 < row.until_us <= now_us)
         return cls(tables, holds, requests, void)
-
-    def turn(self, holder: Holder) -> int | None:
-        """Return the turn of a holder's rows. Another one than it asks with now is of an earlier lease under the same term."""
-        return self._turns.get(holder)
 
     async def drop(self, holders: Collection[Holder]) -> tuple[list[Hold], list[Request]]:
         """Delete the rows of holders, and return them."""
