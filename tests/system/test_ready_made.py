@@ -136,8 +136,7 @@ def fleet(tmp_path: Path, scheduler: str) -> Iterator[Fleet]:
         fleet = Fleet(server, tmp_path, service, scheduler)
         with contextlib.closing(fleet.client):
             yield fleet
-        for path in fleet.host.root.glob("*"):
-            fleet.host.cancel(ProcessMeta(fleet.host.files.host, fleet.host.files.boot, path.name))
+        fleet.host.end_all()
 
 
 def test_each_kind_gives_its_result(fleet: Fleet) -> None:

@@ -238,6 +238,7 @@ def main() -> None:
     if os.fork():
         os._exit(0)  # the worker has no child that it would have to await
     os.setsid()
+    os.chdir("/")
     try:
         Keeper(directory, order).run()
     except BaseException as error:  # noqa: BLE001 - the worker reads it

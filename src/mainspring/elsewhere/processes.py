@@ -185,7 +185,7 @@ class ProcessFiles:
         order = {
             "argv": list(command.argv),
             "env": environment | dict(command.env),
-            "cwd": os.fspath(command.cwd) if command.cwd is not None else "",
+            "cwd": os.path.abspath(command.cwd) if command.cwd is not None else "",  # noqa: PTH100 - it keeps ..
             "grace": self._grace,
             "meta": {"host": meta.host, "boot": meta.boot},
         }
@@ -257,36 +257,28 @@ class ProcessFiles:
 
     # ---- ends ----
 
-    def cancel(self, meta: ProcessMeta) -> None:
-        """End a program and its process group. Returns when they have ended. Raises ProcessError if they do not."""
+    def cancel(self, meta: ProcessMeta, number: int) -> bool:
+        """Have a program and its process group ended; return whether they have ended, or will never start.
+
+        ``number`` is a signal: SIGTERM in the first call, then 0 to look, and SIGKILL after the time that the program has. A
+        keeper does all this by itself, after the first call; without one, its program gets these signals.
+        """
         directory = self._root / meta.directory
         self._make(directory)
         (directory / "cancel").touch(mode=0o600)  # before the look: a keeper that starts later reads it
-        if meta.boot != self.boot:
-            return
-        until = monotonic() + self._grace + START_LIMIT
-        while self._read(meta.directory, "ended") is None:
-            started = self._read(meta.directory, "started")
-            if started is None:
-                return
-            if not _signal(started, "keeper", signal.SIGTERM):
-                self._end_alone(meta, started)
-                return
-            if monotonic() > until:
-                raise ProcessError(f"the program in {directory} does not end: its keeper does not answer")
-            time.sleep(POLL)
-
-    def _end_alone(self, meta: ProcessMeta, started: dict[str, Any]) -> None:
-        """End a program whose keeper was killed, as the keeper would have done."""
-        until = monotonic() + self._grace
-        number = signal.SIGTERM
-        while _signal(started, "pid", number, group=True):
-            if monotonic() > until:
-                number = signal.SIGKILL
-            time.sleep(POLL)
+        if meta.boot != self.boot or self._read(meta.directory, "ended") is not None:
+            return True
+        started = self._read(meta.directory, "started")
+        if started is None:
+            return True
+        if _signal(started, "keeper", signal.SIGTERM if number else 0):
+            return False
+        if _signal(started, "pid", number, group=True):
+            return False
         if self._read(meta.directory, "ended") is None:
-            how = {"code": None, "signal": int(number), "cancelled": True, "at": time.time()}
-            keeper.write(os.fspath(self._root / meta.directory), "ended", how)
+            how = {"code": None, "signal": None, "cancelled": True, "at": time.time()}
+            keeper.write(os.fspath(directory), "ended", {"host": meta.host, "boot": meta.boot, **how})
+        return True
 
     # ---- old directories ----
 
@@ -414,13 +406,19 @@ class Subprocess:
         return Failed(f"no worker on {meta.host} has looked at the program for {limit:g} s; it may still run there")
 
     async def cancel(self, meta: ProcessMeta) -> None:
-        """End the program and its process group. Raises OtherHostError if it runs on another host."""
+        """End the program and its process group, and await their end. Raises ProcessError, and OtherHostError on another host."""
         files = self.files()
         if meta.host != files.host:
             raise OtherHostError(
                 f"the program runs on {meta.host}, and this worker on {files.host}: one there can end it"
             )
-        await asyncio.to_thread(files.cancel, meta)
+        kill_at = monotonic() + seconds(self.grace, "grace")
+        number: int = signal.SIGTERM
+        while not await asyncio.to_thread(files.cancel, meta, number):
+            number = 0 if monotonic() < kill_at else signal.SIGKILL
+            if monotonic() > kill_at + START_LIMIT:
+                raise ProcessError(f"the program in {meta.directory} does not end")
+            await asyncio.sleep(POLL)
 
     async def logs(self, meta: ProcessMeta) -> str:
         """Return the end of the program's output."""

@@ -58,6 +58,12 @@ class Host:
     def cancel(self, meta: ProcessMeta) -> None:
         asyncio.run(self.work.cancel(meta))
 
+    def end_all(self) -> None:
+        """End all programs, whose keepers kill them soon."""
+        self.work.grace = 0.0
+        for directory in self.root.iterdir() if self.root.exists() else ():
+            self.cancel(ProcessMeta(self.files.host, self.files.boot, directory.name))
+
     def started(self, meta: ProcessMeta) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.root / meta.directory / "started").read_bytes())
         return found
@@ -87,9 +93,7 @@ def await_end(pid: int, start: int) -> None:
 def host(tmp_path: Path) -> Iterator[Host]:
     host = Host(tmp_path / "processes")
     yield host
-    host.files = ProcessFiles(host.root, grace=0.0, output=1)
-    for directory in host.root.iterdir() if host.root.exists() else ():
-        host.files.cancel(ProcessMeta(host.files.host, host.files.boot, directory.name))
+    host.end_all()
 
 
 @pytest.fixture
@@ -262,7 +266,7 @@ def test_a_restart_of_the_machine_has_ended_it(host: Host, gate: Path) -> None:
     later = ProcessFiles(host.root, grace=5.0, output=1000, boot="another start")
     found = later.look(meta)
     assert found == Failed(f"the machine {meta.host} was restarted while the program ran")
-    later.cancel(meta)
+    assert later.cancel(meta, signal.SIGTERM)
     assert isinstance(host.status(meta), Running), "its process id may be that of another process now"
 
 
