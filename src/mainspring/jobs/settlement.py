@@ -178,12 +178,12 @@ class Settling:
         The job waits for its slots again, as if it were due now: others do not wait behind it for those that it has lost.
         ``cancel``: it ends as cancelled. ``batch`` settles it together with operations of another slice.
         """
-        worker = held.worker
+        worker, cancel = held.worker, cancel or bool(held.cancelled)
         if worker is not None:
-            worker.connection.stop(held, LOST)
-            if not worker.streams:
-                worker.ignored_results.add(held.handle)  # such a worker gets no message
-        if cancel or held.cancelled:
+            worker.connection.stop(held, LOST)  # the report of a plain worker, which gets no message, is refused
+            if cancel and not worker.streams:
+                worker.ignored_results.add(held.handle)
+        if cancel:
             settlement = self._cancel(held, held.cancelled or why)
         else:
             now_us = round(self._clock.wall() * 1_000_000)

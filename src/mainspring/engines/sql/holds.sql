@@ -31,7 +31,7 @@ DELETE FROM holds {index(holds_of)} WHERE resource = $1 AND kind = $2 AND term =
 DELETE FROM requests WHERE resource = $1 AND kind = $2 AND term = $3 AND holder {among($4)};
 
 -- name: held_by
-SELECT resource FROM holds WHERE holder {among($1)} UNION SELECT resource FROM requests WHERE holder {among($1)};
+SELECT resource FROM holds WHERE holder {among($1)} UNION ALL SELECT resource FROM requests WHERE holder {among($1)};
 
 -- name: turns_of
 SELECT kind, holder, term, turn FROM holds WHERE holder {among($1)};
