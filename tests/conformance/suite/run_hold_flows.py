@@ -8,7 +8,10 @@ import msgspec
 import pytest
 
 from mainspring.resources.hold_store import AskHolds, FindRunHolds, FindRunRequests
-from mainspring.resources.holds import HeldItem, HoldAnswer, Line, Request, counted, named
+from mainspring.resources.holds import HeldItem, HoldAnswer, Line, Request, Resource, counted, named
+from mainspring.resources.instance_store import Tend
+from mainspring.resources.instances import Done, Report
+from mainspring.resources.managed import Managed
 from mainspring.resources.rules import UseSpec
 from mainspring.workflows import store as ops
 from mainspring.workflows.history import HELD, LACKING, ChildPolicy, MarkerName, WorkflowExecutionSignaled
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.resources.hold_store import Holding
+    from mainspring.resources.instances import Instance
     from tests.conformance.suite.flows import Flows
 
 _decode = msgspec.json.Decoder(HoldAnswer).decode
@@ -154,10 +158,40 @@ ENDS: dict[str, Callable[[Flows, int], None]] = {
 }
 
 
+def tend(flows: Flows, *reports: Report) -> list[Instance]:
+    """Look at the instances of the resource, as a node does each second; return those whose steps begin."""
+    ids = [flows.store.new_id() for _ in range(3)]
+    (asked,) = flows.group(AskHolds([], flows.now_us, tend=Tend("spark", "n", 1, ids, reports)))
+    return list(asked.tended.begun)
+
+
 class RunHoldFlows:
     """Tests of holds of runs."""
 
     # ---- requests ----
+
+    def test_a_cluster_is_still_there_when_the_decider_is_late(self, flows: Flows) -> None:
+        """As in the incident: it may be idle for eight minutes, and the decision after "it is ready" comes nine minutes later."""
+        define(flows.store, "spark", Resource(managed=Managed(1, idle_us=8 * 60 * SECOND)))
+        run = flows.start()
+        flows.running(run, asking(1, UseSpec("spark", 1)))
+        assert waiting(flows, "spark") == [(run, 1)]
+        (one,) = tend(flows)
+        flows.wait(9 * 60 * SECOND)
+        tend(flows, Report(one.name, one.job, Done(b'{"id": 7}')))
+        assert holders(flows, "spark") == [(run, 1)], "the decision that sees it ready grants it"
+        for _ in range(54):
+            flows.wait(10 * SECOND)
+            assert tend(flows) == [], "no release"
+        ((_, answer),) = answers(flows, run)
+        assert answer.items[0].meta == {"id": 7}
+        flows.running(run, releasing(1))
+        for _ in range(47):
+            flows.wait(10 * SECOND)
+            assert tend(flows) == [], "its idle time begins now"
+        flows.wait(10 * SECOND)
+        (release,) = tend(flows)
+        assert release.step == "release"
 
     def test_a_run_asks_for_slots_and_gets_them_as_an_event(self, flows: Flows) -> None:
         define(flows.store, "l", counted(3))
