@@ -178,6 +178,12 @@ class ProcessFiles:
 
     def _make(self, directory: Path) -> None:
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = self._root.stat()
+        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise ProcessError(
+                f"{self._root} belongs to another user or can be written by others, who could have any process of this user "
+                "killed: use a directory of the worker's user with mode 0700"
+            )
         directory.mkdir(mode=0o700, exist_ok=True)
 
     def _keep(self, directory: Path, command: Command, meta: ProcessMeta) -> str:

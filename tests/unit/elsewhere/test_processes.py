@@ -155,6 +155,16 @@ def test_programs_get_few_variables_and_a_directory(host: Host, monkeypatch: pyt
     assert modes == [0o700, 0o700, 0o600]
 
 
+def test_a_directory_that_others_can_write_is_refused(host: Host, tmp_path: Path) -> None:
+    host.root.mkdir(mode=0o700)
+    host.root.chmod(0o770)
+    with pytest.raises(ProcessError, match="can be written by others"):
+        host.start("one", "touch", str(tmp_path / "runs"))
+    assert not (tmp_path / "runs").exists()
+    host.root.chmod(0o750)
+    host.wait(host.start("one", "true"))
+
+
 @pytest.mark.parametrize("argv", ["ls", [], [1], ["a\0b"]])
 def test_arguments_are_texts(argv: Any) -> None:
     with pytest.raises(UsageError):
