@@ -1,10 +1,11 @@
 """The node's part in managed resources: it looks at their instances, and submits the jobs of their steps.
 
-Each second the first node in line for a resource reads it, and asks the pure rules (`resources.instances.plan`) what is next. If
-there is something, an operation decides once more under the lock of the resource, and writes it (`hold_store.AskHolds`). A step
-gets the id of its job in that transaction; this node alone submits the job, once. So no step has two jobs at a time, whatever
-nodes look. How a job has ended is read from the store. One that is not there any more, because somebody has deleted it or its
-node was lost before it was stored, counts as failed, and its step is repeated.
+Each second, and at once when a job begins to wait or a step ends, the first node in line for a resource reads it, and asks
+the pure rules (`resources.instances.plan`) for the next moves. If there are some, an operation decides once more under the
+lock of the resource, and writes them (`hold_store.AskHolds`). A step gets the id of its job in that transaction; this node
+alone submits the job, once. So no step has two jobs at a time, whatever nodes look. How a job has ended is read from the
+store. One that is not there any more, because somebody has deleted it or its node was lost before it was stored, counts as
+failed, and its step is repeated.
 """
 
 from __future__ import annotations
