@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import cells
+import elsewhere
 import generator
 import holds
 import http_api
@@ -49,6 +50,7 @@ def main() -> int:
         + pages.cells("pages", "SQLite", sqlite, fill)
         + viewers.cells("viewers", "SQLite", sqlite)
         + limits.cells(sqlite, memory)
+        + elsewhere.cells(sqlite)
         + holds.cells("sqlite-holds", "SQLite", sqlite)
         + holds.cells("memory-holds", "`memory://`", memory)
         + starts.cells(memory)

@@ -64,7 +64,7 @@ class ShownWork(NamedTuple):
 
 
 class WorkService:
-    """The submissions of a node, which calls ``tick`` about once a second.
+    """The submissions of a node, which calls ``tick`` several times a second.
 
     On a shared store ``first`` returns whether this node is the first in line for a name. ``new_key`` returns unique texts.
     """
@@ -85,7 +85,7 @@ class WorkService:
         self._service = service
         self._first = first or (lambda _: True)
         self._new_key = new_key
-        self._look_at = clock.monotonic()
+        self._look_at = clock.monotonic() + LOOK_INTERVAL
         self._is_looking = False
         self.cancelled = 0
         """Jobs that cancel work, made by this node."""

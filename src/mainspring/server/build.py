@@ -58,7 +58,7 @@ from mainspring.namespaces import split
 from mainspring.nodes import node_events
 from mainspring.nodes.strategies import strategy
 from mainspring.schedules.service import ScheduleService
-from mainspring.server.engines import run_limits, run_slice
+from mainspring.server.engines import keeps_works, run_limits, run_slice
 from mainspring.server.fleet import ConnectedWorkers, Fleet, SharedEngine, StoreClock, deciders_of, node_row
 from mainspring.server.log_writer import NO_WORKER_GRACE, FailedAttempts, Unserved
 from mainspring.server.metrics import (
@@ -334,7 +334,7 @@ async def open_node(
             warm=default_context,
         )
     works = None
-    if Feature.EXTERNAL not in lacks:
+    if keeps_works(engine):
         works = WorkService(commits, reads, job_clock, service, first=None if fleet is None else fleet.first_in_line)
     opened = await engine.open(settings.name, loop.call_soon_threadsafe, service.lifecycle)
     handles.use_names(opened.nodes)
@@ -498,8 +498,6 @@ async def open_node(
         last_writes.append(recorder.write)
     if logs is not None:
         checks.append(logs.check)
-    if works is not None:
-        checks.append(lambda _: works.tick())
     if settings.listen.http is not None and Feature.LINES not in lacks:
         checks.append(lambda _: oldest.refresh())
     node = Node(
@@ -517,6 +515,7 @@ async def open_node(
         events=events,
         deliverer=deliverer,
         webhooks=webhook_workers,
+        works=works,
         fleet=fleet,
         shutdown=shutdown,
         ticks=ticks,

@@ -15,6 +15,7 @@ from mainspring.engines.sqlite.slice_transaction import (
 from mainspring.engines.sqlite.store_file import Update, migrate_file
 from mainspring.engines.sqlite.workflows import SqliteWorkflowSlice
 from mainspring.errors import SettingsError
+from mainspring.external.unit import KIND as WORKS
 from mainspring.features import Feature
 from mainspring.nodes.model import LEASE
 from mainspring.server.settings import WorkflowSettings, parse_store
@@ -170,6 +171,11 @@ def run_slice(engine: Engine) -> RunSlice | None:
     """Return the slice of workflows of an engine; None if it has none."""
     slices = () if Feature.WORKFLOWS in engine.lacks else getattr(engine, "slices", ())
     return next((cast("RunSlice", one) for one in slices if one.kind == KIND), None)
+
+
+def keeps_works(engine: Engine) -> bool:
+    """Return whether an engine keeps work that runs elsewhere."""
+    return Feature.EXTERNAL not in engine.lacks and any(one.kind == WORKS for one in getattr(engine, "slices", ()))
 
 
 async def grant_submit(settings: StoreSettings, role: str, namespaces: Sequence[str]) -> list[str]:

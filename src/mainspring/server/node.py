@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mainspring.deadlines.service import Deadlines
     from mainspring.errors import StoreError
     from mainspring.event_log.service import EventLog
+    from mainspring.external.service import WorkService
     from mainspring.faces.gearman.face import GearmanFace
     from mainspring.ids import Term
     from mainspring.jobs.service import JobService
@@ -246,6 +247,7 @@ class Node:
         events: EventLog | None,
         deliverer: Deliverer | None,
         webhooks: WebhookWorkers | None,
+        works: WorkService | None,
         fleet: Fleet | None,
         shutdown: Shutdown,
         ticks: Ticks,
@@ -268,6 +270,7 @@ class Node:
         self.events = events
         self.deliverer = deliverer
         self._webhooks = webhooks
+        self._works = works
         self.fleet = fleet
         self.shutdown = shutdown
         self.ticks = ticks
@@ -359,6 +362,8 @@ class Node:
             self.deliverer.tick()
         if self._webhooks is not None:
             self._webhooks.tick()
+        if self._works is not None:
+            self._works.tick()
         return self.service.tick()
 
     def _check(self) -> None:

@@ -24,6 +24,7 @@ from mainspring.jobs.model import is_users
 from mainspring.worker.current import running_job
 from mainspring.worker.execution import MAX_TRACEBACK, execute_coroutine
 from mainspring.worker.supervisor import INTERVAL, STOP_LIMIT, TurnClock
+from mainspring.worker.watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from mainspring.worker.current import CurrentJob
     from mainspring.worker.delivery import Origin
     from mainspring.worker.session import Key
+    from mainspring.worker.watcher import Watched as WatchedWork
     from mainspring.worker.workflows.runs import Run
 
 ERROR_TYPE: Final = "WorkerFrozen"
@@ -202,12 +204,19 @@ class LoopWatch:
         return Blocking(f"task {job.function}", job.origin, job.function, job.handle)
 
 
+_OF_WORK: Final = frozenset({Watcher._look.__code__, Watcher._submit.__code__, Watcher._copy_log.__code__})  # noqa: SLF001 - it runs users' code
+"""The coroutines that call the methods of work in other systems."""
+
+
 def _job_on(frame: FrameType | None) -> CurrentJob | None:
     """Return the job whose coroutine runs on a stack."""
     while frame is not None:
         if frame.f_code is execute_coroutine.__code__:
             job: CurrentJob = frame.f_locals["job"]
             return job
+        if frame.f_code in _OF_WORK:
+            watched: WatchedWork = frame.f_locals["one"]
+            return watched.job
         frame = frame.f_back
     return None
 

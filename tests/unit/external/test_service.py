@@ -143,7 +143,7 @@ def test_a_node_looks_often_while_there_is_work() -> None:
             for _ in range(20):
                 node.works.tick()
                 node.node.clock.advance(IDLE_INTERVAL / 10)
-            assert looks == 2
+            assert looks == 2, "at the start, and later"
             await node.submitted()
             node.node.clock.advance(LOOK_INTERVAL)
             node.works.tick()

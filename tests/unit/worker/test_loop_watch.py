@@ -6,15 +6,23 @@ import asyncio
 import os
 import threading
 from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import Mock
 
+from mainspring.client.external import Failed
+from mainspring.client.options import Options
 from mainspring.client.payload import Signature
+from mainspring.resources.rules import UNLIMITED
 from mainspring.worker import loop_watch, supervisor
 from mainspring.worker.current import CurrentJob
 from mainspring.worker.delivery import Origin
 from mainspring.worker.execution import execute_coroutine
+from mainspring.worker.external_functions import build_external
+from mainspring.worker.heartbeats import Heartbeats
 from mainspring.worker.loop_watch import Frozen, LoopWatch, params_of
 from mainspring.worker.registry import Function
 from mainspring.worker.supervisor import TurnClock, is_traced
+from mainspring.worker.watcher import Watched as WatchedWork
+from mainspring.worker.watcher import Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,6 +149,45 @@ def test_the_job_on_the_stack_is_reported_and_the_process_ends() -> None:
     params = params_of(here)
     assert params["blocking"] == ["H:n:1", "l1"]
     assert params["error"]["type"] == "WorkerFrozen"
+
+
+def test_a_look_at_work_elsewhere_that_blocks_is_reported() -> None:
+    class Work:
+        def __init__(self, watched: Watched) -> None:
+            self._watched = watched
+
+        async def submit(self, args: str, key: str) -> str:
+            return args + key
+
+        async def status(self, meta: str) -> Failed:
+            self._watched.look(*seconds(11))
+            return Failed(meta)
+
+        async def cancel(self, meta: str) -> None: ...
+
+    async def main() -> Recorder:
+        watched = Watched()
+        watched.watch.start()
+        function = build_external(Work(watched), "f", 1.0, Options(), UNLIMITED, leaves=False)
+        watcher = Watcher(
+            {b"f": function},
+            Heartbeats(lambda: None),
+            cast("Any", None),
+            changed=lambda: None,
+            refused=lambda *_: None,
+            stop=lambda: None,
+        )
+        job = CurrentJob(*KEY[:1], b"", "f", b"", cast("Any", None), ORIGIN)
+        one = WatchedWork(cast("Any", Mock()), KEY, function, job, b"")
+        await watcher._look(one)  # noqa: SLF001 - the pacer calls it
+        watched.watch.stop()
+        return watched.recorder
+
+    recorder = asyncio.run(main())
+    assert (recorder.ends, recorder.ended_by) == (1, ["f"])
+    assert (
+        "task f has blocked the event loop of its worker for 10 s at test_loop_watch.py:" in recorder.reports[0].message
+    )
 
 
 def test_a_loop_that_turns_in_between_is_not_frozen() -> None:
