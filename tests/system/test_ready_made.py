@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import dask
 import distributed
 import pytest
-from tests.unit.elsewhere.a_service import Service, serving
+from tests.unit.elsewhere.a_service import Asked, Service, serving
 from tests.unit.elsewhere.test_processes import Host, await_end
 
 from mainspring import App, JobCancelled
@@ -177,6 +177,34 @@ def test_a_program_goes_on_while_its_worker_is_replaced_in_order(fleet: Fleet) -
         (fleet.directory / "gate").write_text("alive\n")
         assert job.result(LIMIT) == b'"alive\\n"'
     assert (fleet.directory / "runs").read_text() == "run\n"
+
+
+def test_a_service_has_one_job_if_the_worker_dies_before_the_answer(fleet: Fleet) -> None:
+    done = threading.Event()
+    kept: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    async def keep_the_answer(_: Asked, writer: asyncio.StreamWriter) -> bool:
+        killed = asyncio.Event()
+        kept.append((asyncio.get_running_loop(), killed))
+        done.set()
+        await killed.wait()
+        writer.transport.abort()
+        return True
+
+    fleet.service.fault = keep_the_answer
+    with fleet.workers() as workers:
+        job = fleet.submit("render", {"scene": 1})
+        assert done.wait(LIMIT)
+        fleet.kill_workers(workers)
+    ((loop, killed),) = kept
+    loop.call_soon_threadsafe(killed.set)
+    fleet.service.fault = None
+    fleet.service.jobs["job/1"] |= {"state": "done", "result": "image"}
+    with fleet.workers():
+        assert job.result(LIMIT) == b'"image"'
+    posts = [asked.headers["idempotency-key"] for asked in fleet.service.asked if asked.method == "POST"]
+    assert len(posts) == 2
+    assert len(set(posts)) == len(fleet.service.jobs) == 1
 
 
 def test_a_cancelled_job_ends_its_work(fleet: Fleet) -> None:
