@@ -13,10 +13,16 @@ from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.workflows import MemoryRuns, MemoryWorkflowSlice
 from mainspring.engines.postgres.connections import SCHEMA
 from mainspring.engines.sql.workflows import WorkflowSlice
+from mainspring.engines.sqlite.leaving_runs import LeavingFile
+from mainspring.errors import UsageError
+from mainspring.resources.holds import counted
+from mainspring.resources.rules import UseSpec
 from mainspring.workflows.model import YEAR, Definition, Key, Status
 from mainspring.workflows.requests import Signal
 from mainspring.workflows.store import FindDefinitions
 from tests.conformance.suite import Make, WorkflowSuite
+from tests.conformance.suite.holds import define
+from tests.conformance.suite.run_hold_flows import asking, holder_of
 from tests.conformance.suite.starting_flows import StartingFlows
 from tests.conformance.suite.workflows import WorkflowGroups
 from tests.engines import memory_engine, postgres_engine, sqlite_engine
@@ -226,6 +232,22 @@ class TestSqlite(WorkflowSuite):
         flows.signal(*(Signal(Key(job=run), "s", b"%d" % number) for number in range(500)))
         assert rows(tmp_path, "history") == before + 1
         assert flows.row(run).events == events + 501
+
+    def test_runs_that_hold_resources_do_not_leave_the_file(self, flows: Flows, tmp_path: Path) -> None:
+        define(flows.store, "l", counted(1))
+        first, second = holder_of(flows), flows.start()
+        flows.running(second, asking(1, UseSpec("l")))
+        for run in (first, second):
+            flows.store.close_engine()
+            with pytest.raises(UsageError, match=r"\d open runs in .* hold slots of resources, or wait for them"):
+                LeavingFile(tmp_path / "jobs.db")
+            flows.store.open("n1")
+            flows.store.recover()
+            flows.terminate(Key(run=run))
+        flows.start()
+        flows.store.close_engine()
+        LeavingFile(tmp_path / "jobs.db").close()
+        flows.store.open("n1")
 
 
 def rows(directory: Path, table: str) -> int:

@@ -243,6 +243,12 @@ class HoldRequests:
         """Repeat the questions about a resource that has other slots now."""
         self._ask_again({name})
 
+    def repeat(self) -> None:
+        """Repeat all questions: runs of workflows may have given slots back."""
+        for held, admission in list(self._awaiting()):
+            if held.slots is not None:
+                self._ask(held, admission)
+
     # ---- time ----
 
     def tick(self, now: float) -> None:

@@ -57,7 +57,7 @@ class RunObserver(Protocol):
         """Do the stored errands soon, by `workflows.store.RunErrands`. It is called on the node's thread, after a commit."""
 
     def holds_asked(self) -> None:
-        """Look for requests of runs for slots of resources: there may be some that wait."""
+        """Look for requests for slots of resources: runs have asked for some, or have given some back."""
 
     def appended(self, runs: Sequence[Changed]) -> None:
         """Process the changes of a committed group, on the node's thread, before the outcomes of the group are delivered."""

@@ -454,6 +454,7 @@ class WorkflowService:
     def holds_asked(self) -> None:
         """See `workflows.observers.RunObserver`."""
         self._hold_looks.asked()
+        self._jobs.assigner.hold_requests.repeat()
 
     def appended(self, runs: Sequence[Changed]) -> None:
         """See `workflows.observers.RunObserver`: report progress, add alarms, count parked runs, and forget closed ones."""

@@ -13,6 +13,7 @@ from mainspring.client.payload import Signature, encode_result
 from mainspring.jobs.model import JobFailure
 from mainspring.jobs.model import State as JobState
 from mainspring.jobs.owners import Ended
+from mainspring.resources.holds import Holder, HolderKind
 from mainspring.workflow_code.instance import Instance
 from mainspring.workflow_code.model import PARK_ON, Code, StepOutcome, Turn
 from mainspring.workflows import (
@@ -21,10 +22,12 @@ from mainspring.workflows import (
 )
 from mainspring.workflows import history as h
 from mainspring.workflows.activities import activity_ended, canceled_before_start
+from mainspring.workflows.cross_run import answer_errand
 from mainspring.workflows.draft import Draft
 from mainspring.workflows.execution import complete
 from mainspring.workflows.model import Key, Limits, Parking, State
 from mainspring.workflows.requests import Completion, ContinueAsNewWorkflowExecution, Ruling, Signal
+from mainspring.workflows.run_holds import answered
 from mainspring.workflows.timeouts import ring
 
 from .other_runs import OtherRuns
@@ -32,6 +35,7 @@ from .other_runs import OtherRuns
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from mainspring.resources.holds import HoldAnswer
     from mainspring.workflows.requests import StepResult
 
 START_US = 1_700_000_000_000_000
@@ -112,6 +116,12 @@ class FakeNode:
     def signal(self, name: str, value: Any = None) -> None:
         draft = self._draft()
         execution.signal(draft, Signal(Key(run=1), name, b"" if value is None else json.dumps(value).encode()))
+        self._commit(draft)
+
+    def answer_hold(self, number: int, answer: HoldAnswer) -> None:
+        """Answer a request for slots of resources."""
+        draft = self._draft()
+        answered(draft, answer_errand(Holder(HolderKind.RUN, 1, number), answer))
         self._commit(draft)
 
     def request_cancel(self, reason: str = "") -> None:

@@ -61,8 +61,8 @@ class LeavingFile:
     def __init__(self, path: Path) -> None:
         """Lock and open a file, and choose what leaves.
 
-        Raises StoreBusyError if a node has it, UsageError if there is no such file, and StoreError if its schema is not the
-        present one or a job cannot be read.
+        Raises StoreBusyError if a node has it, UsageError if there is no such file, or if runs hold resources, and StoreError if
+        its schema is not the present one or a job cannot be read.
         """
         self.path = path = real_path(path)
         if not path.exists():
@@ -107,6 +107,12 @@ class LeavingFile:
         """Note the runs and jobs that leave, in temporary tables."""
         run = self._cursor.execute
         run(_SQL["choose_runs"])
+        ((holders,),) = run(_SQL["holders"])
+        if holders and self.mark is None:
+            raise UsageError(
+                f"{holders} open runs in {self.path} hold slots of resources, or wait for them, and resources stay: start the "
+                "server again, and move when these blocks have ended, or terminate the runs"
+            )
         run(_SQL["choose_jobs"])
         for job_id, data in list(run(_SQL["jobs_with_runs"])):
             options = read_options(data)

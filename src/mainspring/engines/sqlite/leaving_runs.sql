@@ -22,6 +22,11 @@ DROP TABLE move;
 CREATE TEMP TABLE leaving_runs AS
     SELECT id FROM runs WHERE root IN (SELECT root FROM runs WHERE status = 0);
 
+-- Those that leave, and have or await slots of resources, which stay.
+-- name: holders
+SELECT count(*) FROM leaving_runs WHERE id IN (
+    SELECT holder FROM holds WHERE kind = 3 UNION ALL SELECT holder FROM requests WHERE kind = 3);
+
 -- Root jobs, and jobs that wait to begin as runs: those of workflows, and those that have early signals.
 -- name: choose_jobs
 CREATE TEMP TABLE leaving_jobs AS
