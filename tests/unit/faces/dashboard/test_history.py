@@ -156,7 +156,7 @@ def test_a_node_without_runs_says_how_to_start_one() -> None:
 def a_run(**given: Any) -> RunDetails:
     values: dict[str, Any] = dict.fromkeys(RunDetails.__struct_fields__)
     values |= dict.fromkeys(("events", "attempt", "input_size", "output_size", "history_size"), 1)
-    values |= {name: [] for name in ("activities", "children", "timers", "steps", "receives")}
+    values |= {name: [] for name in ("activities", "children", "timers", "steps", "receives", "holds")}
     values |= {
         "handle": "H:n:1",
         "id": "order-17",

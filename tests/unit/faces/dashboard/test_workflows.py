@@ -10,7 +10,16 @@ import msgspec
 from tests.unit.api.a_node import run
 
 from mainspring.api.access import GrantSpec, Identity
-from mainspring.api.workflows import ActivityInfo, ChildInfo, ParkingInfo, ProgressInfo, RunDetails, RunInfo, TimerInfo
+from mainspring.api.workflows import (
+    ActivityInfo,
+    ChildInfo,
+    ParkingInfo,
+    ProgressInfo,
+    RunDetails,
+    RunHoldInfo,
+    RunInfo,
+    TimerInfo,
+)
 
 from .a_browser import browser_of
 from .a_matrix import matrix
@@ -42,7 +51,7 @@ DETAILS: dict[str, Any] = {
     "output_size": 0,
     "history_size": 90,
     "unread": {},
-    **{name: [] for name in ("activities", "children", "timers", "steps", "receives")},
+    **{name: [] for name in ("activities", "children", "timers", "steps", "receives", "holds")},
     **RUN,
 }
 
@@ -172,6 +181,11 @@ WORK: dict[str, Any] = {
     "steps": ["tidy"],
     "receives": ["approved", "paid"],
     "unread": {"paid": 3},
+    "holds": [
+        RunHoldInfo("printer", "held", 1, "p1", "7", AT),
+        RunHoldInfo("licence", "waits", 2, "", None, AT, lacks=["licence"], behind=["H:n:5", "H:n:6@6"]),
+        RunHoldInfo("cluster", "waits", 9, "large", None, AT, impossible=True),
+    ],
 }
 OPEN_ROWS = [
     ["activity", "resize", "▶ running", "1 min ago", "attempt 2 at w1 no <picture>"],
@@ -179,6 +193,9 @@ OPEN_ROWS = [
     ["child", "album winter", "▶ running", NOTHING, "terminate with the run"],
     ["timer", "4", "◷ scheduled", "in 4 min", NOTHING],
     ["step", "tidy", "▶ running", NOTHING, NOTHING],
+    ["resource", "printer", "▶ running", "1 min ago", "1 slots, p1, number 7"],
+    ["resource", "licence", "○ pending", "1 min ago", "2 slots, behind H:n:5, H:n:6@6"],
+    ["resource", "cluster", "○ pending", "1 min ago", "9 slots, large: the resource does not have them"],
     ["signal", "approved", "○ pending", NOTHING, NOTHING],
     ["signal", "paid", "○ pending", NOTHING, "3 unread"],
 ]
@@ -198,7 +215,10 @@ def test_an_open_run_has_all_that_it_waits_for_and_leads_to_it() -> None:
         page = await browser_of({**answers, "/workflows/summer": shown}, NOON + 60).open("/workflows/summer")
         assert page.rows() == OPEN_ROWS
         links = [one.attributes["href"] for one in page.main.one("tbody").all("a")]
-        assert links == ["/jobs/H%3An%3A7", "/jobs/H%3An%3A8", "/workflows/H%3An%3A9"]
+        assert links == [
+            *("/jobs/H%3An%3A7", "/jobs/H%3An%3A8", "/workflows/H%3An%3A9"),
+            *("/resources/printer", "/resources/licence", "/resources/cluster"),
+        ]
         state = page.main.one("div", id="state")
         for words in (
             "attempt 2",
