@@ -54,6 +54,9 @@ class Elsewhere:
     async def status(self, meta: dict[str, str]) -> Running | Done[str] | Failed:
         name = meta["name"]
         note(f"{name}.looks", os.getpid(), meta["key"])
+        if (here / f"{name}.throttled").exists():
+            (here / f"{name}.throttled").unlink()
+            raise Throttled("700ms")
         if (here / f"{name}.raises").exists():
             raise OSError("the other system is away")
         while (here / f"{name}.blocks").exists():
@@ -391,6 +394,24 @@ def test_looks_that_fail_or_block_delay_no_others(crew: Crew) -> None:
             crew.set(f"{name}.done")
         assert [result(job) for job in jobs] == ["a is done", "b is done", "c is done"]
         assert [attempts(client, job) for job in jobs] == [[(1, "succeeded")]] * 3
+
+
+def test_a_system_that_throttles_gets_its_pause(crew: Crew) -> None:
+    with crew.serve() as server, crew.workers(server), contextlib.closing(App(server.address)) as client:
+        jobs = [submit(client, name) for name in "ab"]
+        for name in "ab":
+            crew.await_looks(name, more=2)
+        crew.set("a.throttled")
+        eventually(lambda: not (crew.elsewhere / "a.throttled").exists(), "it is throttled")
+        began, looks = time.monotonic(), [len(crew.lines(f"{name}.looks")) for name in "ab"]
+        eventually(lambda: len(crew.lines("a.looks")) > looks[0], "it is looked at again")
+        assert time.monotonic() - began > 0.5
+        assert len(crew.lines("b.looks")) <= looks[1] + 2, (
+            "no look of the class falls into the pause, but one under way"
+        )
+        for name in "ab":
+            crew.set(f"{name}.done")
+        assert [result(job) for job in jobs] == ["a is done", "b is done"]
 
 
 def test_an_error_of_submit_repeats_it_under_its_key(crew: Crew) -> None:
