@@ -39,7 +39,7 @@ def note(what: str, *values: object) -> None:
 
 
 class Elsewhere:
-    async def submit(self, args: str, key: str) -> dict[str, str]:
+    async def submit(self, args: str, key: str) -> dict[str, str] | Failed:
         note("submits", args, key, os.getpid())
         (here / f"{key}.work").touch()
         if (here / f"{args}.dies").exists():
@@ -47,6 +47,8 @@ class Elsewhere:
             os.kill(os.getpid(), signal.SIGKILL)
         while (here / f"{args}.slow").exists():
             await asyncio.sleep(0.02)
+        if (here / f"{args}.rejected").exists():
+            return Failed("not here", retry=False)
         if (here / f"{args}.refused").exists():
             raise ValueError("not today")
         return {"name": args, "key": key}
@@ -412,6 +414,22 @@ def test_a_system_that_throttles_gets_its_pause(crew: Crew) -> None:
         for name in "ab":
             crew.set(f"{name}.done")
         assert [result(job) for job in jobs] == ["a is done", "b is done"]
+
+
+def test_what_was_surely_not_submitted_is_not_cancelled(crew: Crew) -> None:
+    with crew.serve() as server, crew.workers(server), contextlib.closing(App(server.address)) as client:
+        crew.set("a.rejected")
+        jobs = [submit(client, "a"), client.function("work").submit(b"[1]")]
+        for job, why in zip(jobs, ("not here", "Expected `str`"), strict=True):
+            with pytest.raises(JobError, match=why):
+                job.result(20)
+        later = submit(client, "b")
+        crew.await_looks("b")
+        later.cancel()
+        eventually(lambda: bool(crew.lines("cancelled")), "another one is cancelled")
+        assert [name for name, _ in crew.lines("cancel calls")] == ["b"]
+        found = client.connections.blocking().call("jobs.list", {"function": "work.cancel"})["items"]
+        assert len(found) == 1
 
 
 def test_an_error_of_submit_repeats_it_under_its_key(crew: Crew) -> None:

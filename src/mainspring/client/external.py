@@ -70,8 +70,11 @@ class ExternalWork(Protocol[A_contra, M, R_co]):
     repeated under its key before it can be cancelled.
     """
 
-    def submit(self, args: A_contra, /, key: str) -> Coroutine[Any, Any, M]:
-        """Submit the work, and return what the other methods need. Two calls with one key must submit it once."""
+    def submit(self, args: A_contra, /, key: str) -> Coroutine[Any, Any, M | Failed]:
+        """Submit the work, and return what the other methods need; or `Failed`, if the other system has surely not taken it.
+
+        Two calls with one key must submit it once.
+        """
 
     def status(self, meta: M, /) -> Coroutine[Any, Any, Running | Done[R_co] | Failed]:
         """Return how far the work is."""

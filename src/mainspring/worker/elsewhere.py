@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
 
-from mainspring.client.external import Done
+from mainspring.client.external import Done, Failed
 from mainspring.client.json_types import encode_json
 from mainspring.client.payload import Signature, result_decoder
 from mainspring.client.providers import hints_of
@@ -43,6 +43,17 @@ def _hints(kind: type, method: str, name: str) -> dict[str, Any]:
             f"{name}: an annotation of {method} cannot be resolved ({error}); name types that the class's module has when it "
             "is imported"
         ) from error
+
+
+def _without_failed(annotation: Any) -> Any:
+    """Return the type of answers by the return annotation of ``submit``."""
+    kinds = get_args(annotation)
+    if Failed not in kinds:
+        return annotation
+    first, *others = (one for one in kinds if one is not Failed)
+    for one in others:
+        first = first | one
+    return first
 
 
 def _result_of(annotation: Any) -> Any:
@@ -92,6 +103,6 @@ class Elsewhere:
     def decode_meta(self, meta: bytes) -> Any:
         """Return what ``submit`` has returned, read from JSON. Raises PayloadError."""
         if self._decode is None:
-            kind = _hints(self.kind, "submit", self.name).get("return", Any)
+            kind = _without_failed(_hints(self.kind, "submit", self.name).get("return", Any))
             self._decode = result_decoder(kind, f"what {self.name}.submit returns")
         return self._decode(meta)

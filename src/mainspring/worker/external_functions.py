@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mainspring.client.external import Throttled
+from mainspring.client.external import Failed, Throttled
 from mainspring.client.options import Options, Retry, check_text, refusal
 from mainspring.client.payload import Signature
 from mainspring.errors import PayloadError, UsageError
@@ -142,7 +142,7 @@ async def _meta_of(function: Function, elsewhere: Elsewhere, key: str, meta: Any
         return _NOTHING if found is None else found
     try:
         given, named = function.signature.decode(msgspec.json.encode(args))
-        return await elsewhere.work.submit(*given, *named.values(), key=key)
+        submitted = await elsewhere.work.submit(*given, *named.values(), key=key)
     except Throttled:
         raise
     except Exception as error:
@@ -152,6 +152,7 @@ async def _meta_of(function: Function, elsewhere: Elsewhere, key: str, meta: Any
             f"it is unknown whether {function.name} was submitted under the key {key}: submit fails ({error}), and the class "
             "has no find(key)"
         ) from error
+    return _NOTHING if isinstance(submitted, Failed) else submitted
 
 
 def check_every(every: float) -> float:

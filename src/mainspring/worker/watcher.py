@@ -397,6 +397,10 @@ class Watcher:
     async def _submit(self, one: Watched) -> None:
         try:
             args, named = one.function.signature.decode(one.payload)
+        except Exception as error:  # noqa: BLE001 - decoding may run code of users' types
+            self._fail(one, error, final=True, is_over=True)  # the work was never submitted
+            return
+        try:
             while True:
                 try:
                     async with self._submits[one.function.name.encode()], asyncio.timeout(SUBMIT_LIMIT):
@@ -405,6 +409,9 @@ class Watcher:
                 except Throttled as throttled:
                     self._note_problem(one, f"submit is throttled for {throttled.pause:g} s")
                     await asyncio.sleep(throttled.pause)
+            if isinstance(one.meta, Failed):
+                self._end(one, one.meta)
+                return
             encoded = one.elsewhere.encode_meta(one.meta)
         except PayloadError as error:
             self._fail(one, error, final=True)

@@ -69,6 +69,16 @@ def test_the_answer_of_submit_has_its_type() -> None:
         elsewhere.decode_meta(b"5")
 
 
+class Refusing(Work):
+    async def submit(self, args: Step, key: str) -> Cluster | Failed:  # type: ignore[override]
+        return Failed(f"{args.name} {key}")
+
+
+def test_submit_may_return_a_failure() -> None:
+    elsewhere = define(Refusing).function.elsewhere
+    assert elsewhere.decode_meta(b'{"id":"c-1"}') == Cluster("c-1")
+
+
 def test_an_object_needs_a_name() -> None:
     work = Work()
     assert define(work, "step").function.elsewhere.work is work
