@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from mainspring import namespaces
 from mainspring.client import environment
+from mainspring.client.completions import Completions
 from mainspring.client.connections import Connections, check_limit, limit_or_default
 from mainspring.client.declarations import Arguments, Declarations, Parent, Timing, check_arguments, default_name
 from mainspring.client.environment import Address, namespace_or_default, servers_or_default, token_of_environment
@@ -120,6 +121,7 @@ class AppClient:
         self.jobs = Jobs(self.connections)
         self.runs = Runs(self.connections)
         self.functions = Functions(self.connections)
+        self.completions = Completions(self.connections)
 
     @property
     def namespace(self) -> str:

@@ -14,6 +14,11 @@ class Feature(StrEnum):
 
     ACCESS = "access", "this node's store keeps no tokens, acts and marks: use a store on SQLite or PostgreSQL"
     """Credentials and the audit (`access.store`), also marks and acknowledgements."""
+    COMPLETIONS = (
+        "completions",
+        "this node's store is on ZooKeeper, which keeps no completion tokens: use SQLite or PostgreSQL",
+    )
+    """Completion tokens (`jobs.completion_rules`)."""
     EVENTS = (
         "events",
         "this node's store keeps no events: a store on SQLite or PostgreSQL, or in memory, does",

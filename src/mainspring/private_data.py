@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pathlib import Path
 
-_SECRET: Final = re.compile(r"(ms[sl]?_)[A-Za-z0-9_-]{48}|(whsec_)(?:(?!whsec_)[A-Za-z0-9+/]){32,88}={0,2}")
+_SECRET: Final = re.compile(r"(ms[slc]?_)[A-Za-z0-9_-]{48}|(whsec_)(?:(?!whsec_)[A-Za-z0-9+/]){32,88}={0,2}")
 
 
 def hide_secrets(text: str) -> str:

@@ -14,6 +14,7 @@ from mainspring.client.resources import LabelledResource
 from mainspring.client.resources import hold as hold_slots
 from mainspring.client.run import check_run_key, encode_signal
 from mainspring.errors import UsageError, WorkflowUsageError
+from mainspring.jobs.completion_rules import DEFAULT_EXPIRY, check_spans
 from mainspring.workflow_code.api import Calls, current, log
 from mainspring.workflow_code.endings import Saga
 from mainspring.workflow_code.guards import unguarded
@@ -49,6 +50,7 @@ __all__ = [
     "Saga",
     "continue_as_new",
     "external",
+    "external_event",
     "hold",
     "info",
     "log",
@@ -207,6 +209,29 @@ def step(
     if connection is not None:
         transaction = Transaction(connection, check_schema(kwargs.pop("schema", DEFAULT_SCHEMA)))
     return _calls("step").step(function, args, kwargs, name, record, transaction)
+
+
+def external_event(
+    task: Submission[P, R],
+    /,
+    *args: Any,
+    expires: Duration = DEFAULT_EXPIRY,
+    heartbeat: Duration | None = None,
+    **kwargs: Any,
+) -> Job[R]:
+    """Submit a task that starts something elsewhere, and wait for its answer: the result of the job is that of its completion.
+
+    The task asks for its completion token, ``current_job().completion_token()``, and gives it to the other system, which answers
+    with it. Awaiting the job raises JobFailed if the task returns without asking, if it or the other system fails, if no answer
+    comes before the token ``expires``, or if no sign of life comes in a span of ``heartbeat``. The task's own time limit is for
+    the task alone. ``schedule_to_close`` of ``task.options(…)`` bounds all attempts and waits together.
+    """
+    calls = _calls("external_event")
+    if not callable(getattr(task, "submit", None)):
+        raise WorkflowUsageError(f"workflow.external_event takes a task and its arguments, and not {task!r}")
+    spans = seconds(expires, "expires"), 0.0 if heartbeat is None else seconds(heartbeat, "heartbeat")
+    check_spans(spans[0], spans[1] or None)
+    return cast("Job[R]", calls.submit_external(task, args, kwargs, spans))
 
 
 def continue_as_new(*args: Any, **kwargs: Any) -> ContinueAsNew:

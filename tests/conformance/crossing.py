@@ -11,6 +11,7 @@ import msgspec
 from mainspring.access.caller import Caller, Grant, Role
 from mainspring.api import (
     access,
+    completions,
     events,
     functions,
     jobs,
@@ -255,6 +256,8 @@ CASES: dict[type[Request[Any]], Requests] = {
     jobs.CancelJob: _jobs(jobs.CancelJob),
     jobs.RetryJob: _jobs(jobs.RetryJob),
     jobs.UpdateJob: _jobs(jobs.UpdateJob, priority="high"),
+    completions.CompleteJob: _jobs(completions.CompleteJob, result=msgspec.Raw(b"1")),
+    completions.AnswerCompletion: _named(completions.AnswerCompletion, token="msc_x", heartbeat=True),
     jobs.SnoozeJob: _jobs(jobs.SnoozeJob, delay=1.0),
     jobs.CloneJob: _jobs(jobs.CloneJob),
     jobs.DeleteJob: _jobs(jobs.DeleteJob),

@@ -8,12 +8,14 @@ import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from mainspring.access.audit import ListActs
 from mainspring.access.caller import Act, Caller, Grant, Role
 from mainspring.api import (
     access,
+    completions,
     events,
     functions,
     jobs,
@@ -58,6 +60,7 @@ REQUESTS: dict[type[Request[Any]], Callable[[dict[str, str]], Request[Any]]] = {
     functions.Acknowledge: lambda _: functions.Acknowledge("pay"),
     functions.ResumeFunction: lambda _: functions.ResumeFunction("pay"),
     jobs.UpdateJob: lambda at: jobs.UpdateJob(at["job"], priority="high"),
+    completions.CompleteJob: lambda at: completions.CompleteJob(at["job"], msgspec.Raw(b"1")),
     jobs.SnoozeJob: lambda at: jobs.SnoozeJob(at["job"], 60.0),
     jobs.DeleteJob: lambda at: jobs.DeleteJob(at["job"]),
     jobs.CloneJob: lambda at: jobs.CloneJob(handle=at["job"]),
@@ -107,6 +110,7 @@ RUN_REQUESTS: dict[type[Request[Any]], Request[Any]] = {
     workflows.UnparkRun: workflows.UnparkRun("H:laptop:3000000000017"),
 }
 CHECKED_ELSEWHERE = {
+    "completions.answer": "a completion token is the only right: tests of completions over HTTP",
     "audit.list": "a test of calls about the audit: an administrator of all functions",
     "marks.add": "it names no object",
     "jobs.submit": "test_each_job_and_each_chosen_object_is_checked",

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 QUICK_RETRY = {"max_attempts": 3, "initial": 0.05, "factor": 1.0, "jitter": 0.0}
 JOB_KEYS = {
     "handle", "function", "unique", "state", "priority", "attempt", "created_at", "started_at", "ended_at", "error",
-    "overdue_since",
+    "overdue_since", "awaits_until",
 }  # fmt: skip
 SHOWN_KEYS = JOB_KEYS | {
     "run_at", "expires_at", "input_size", "output_size", "max_attempts", "timeout", "worker",
     "done", "total",
     "traceback", "schedule", "fire_time", "concurrency_key", "tags", "text", "run", "start_by", "deadline_at",
-    "works",
+    "works", "completion",
 }  # fmt: skip
 
 

@@ -53,6 +53,8 @@ class Permission(Enum):
 
     SIGNED_IN = "signed_in"
     """Any token: requests about the caller alone."""
+    BY_TOKEN = "by_token"  # noqa: S105 - a name
+    """Nothing of the caller: the request has a token for its object alone."""
     READ = "read"
     PAYLOADS = "payload:read"
     """Arguments, results, logs and other data of users."""
@@ -67,6 +69,10 @@ _NEEDED: Final = {
     Permission.DEVELOP: Role.DEVELOPER,
     Permission.ADMIN: Role.ADMIN,
 }
+
+
+_OF_ALL: Final = frozenset({Permission.SIGNED_IN, Permission.BY_TOKEN})
+"""Permissions without a role."""
 
 
 def matches_any(function: str, patterns: Iterable[str]) -> bool:
@@ -91,7 +97,7 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
             return False
         if self.functions and function is not None and not matches_any(function, self.functions):
             return False
-        if permission is Permission.SIGNED_IN:
+        if permission in _OF_ALL:
             return True
         if permission is Permission.PAYLOADS:
             return self.payloads
@@ -100,7 +106,7 @@ class Grant(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def permitted(grants: Iterable[Grant], permission: Permission, namespace: str, function: str | None = None) -> bool:
     """Return whether one of several grants permits something; see `Grant.permits`."""
-    return permission is Permission.SIGNED_IN or any(one.permits(permission, namespace, function) for one in grants)
+    return permission in _OF_ALL or any(one.permits(permission, namespace, function) for one in grants)
 
 
 PATTERN_LIMIT: Final = 300

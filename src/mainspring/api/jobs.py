@@ -71,6 +71,24 @@ class JobInfo(msgspec.Struct):
     error: str | None
     overdue_since: str | None = None
     """Since when it has not begun, or not ended, in time."""
+    awaits_until: str | None = None
+    """Of a job that awaits the answer to its completion token: until when."""
+
+
+class AwaitedCompletion(msgspec.Struct):
+    """The newest completion token of a job."""
+
+    number: int
+    """Names the token; the first one of the job is 1."""
+    state: str
+    """``open``; ``kept``: the answer is there, and the function has not returned yet; ``completed``; ``expired``; or ``void``."""
+    since: str | None
+    """When the job asked for it."""
+    expires_at: str | None
+    alive_until: str | None
+    """When the next sign of life must have come, of a token with a heartbeat."""
+    late_answers: int
+    last_late_at: str | None
 
 
 class JobWork(msgspec.Struct):
@@ -124,6 +142,8 @@ class JobDetails(JobInfo, kw_only=True):
     """Its work in another system; null for other jobs."""
     run: str | None = None
     """The key of the run of a workflow for which the job stands, which is its own handle, or to which it belongs."""
+    completion: AwaitedCompletion | None = None
+    """Its newest completion token; None: it has asked for none."""
 
 
 class CancelledJob(msgspec.Struct):

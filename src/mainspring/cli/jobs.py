@@ -212,6 +212,7 @@ FIELD_GROUPS = (
     ("attempt", "max_attempts", "worker", "progress"),
     ("created_at", "run_at", "expires_at", "started_at", "ended_at", "timeout"),
     ("start_by", "deadline_at", "overdue_since"),
+    ("awaits_until", "completion"),
     ("unique", "priority", "concurrency_key", "tags", "schedule", "fire_time", "run", "input_size", "output_size"),
 )
 """The fields of a job that belong together: its state, its attempts, its times, and how it was submitted."""
@@ -232,8 +233,8 @@ COLUMNS = (
 
 
 def _columns(found: Sequence[dict[str, Any]]) -> tuple[str, ...]:
-    """Return the columns of a list: since when jobs are overdue only if one is."""
-    return (*COLUMNS, "overdue_since") if any(one.get("overdue_since") for one in found) else COLUMNS
+    """Return the columns of a list: since when jobs are overdue, and until when they await their completion, only if one does."""
+    return (*COLUMNS, *(name for name in ("overdue_since", "awaits_until") if any(one.get(name) for one in found)))
 
 
 ATTEMPT_COLUMNS = (
@@ -252,7 +253,7 @@ WORK_COLUMNS = ("number", "state", "key", "meta", "began_at", "looked_at", "prob
 TIME_COLUMNS = ("created_at", "started_at", "ended_at")
 SHRINK_STEPS: tuple[Step, ...] = (
     {"error": 40},
-    dict.fromkeys((*TIME_COLUMNS, "overdue_since"), AS_AGE),
+    dict.fromkeys((*TIME_COLUMNS, "overdue_since", "awaits_until"), AS_AGE),
     {"function": 24, "unique": 16},
     {"priority": LEFT_OUT},
     {"started_at": LEFT_OUT},
@@ -425,11 +426,24 @@ def _meta_text(meta: Any) -> str | None:
     return None if meta is None else printable(msgspec.json.encode(meta).decode())
 
 
+def _completion_text(token: dict[str, Any]) -> str:
+    """Return the newest completion token of a job as one line."""
+    text = f"token {token['number']}: {token['state']}; asked for at {token['since']}, until {token['expires_at']}"
+    if token["alive_until"]:
+        text += f", if a sign of life comes by {token['alive_until']}"
+    if token["late_answers"]:
+        number = token["late_answers"]
+        text += f"; {number} late answer{'s' * (number > 1)}, the last at {token['last_late_at']}"
+    return text
+
+
 def _groups(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the fields of a job in groups, without the empty ones; those of later versions are the last group."""
     left = {name: value for name, value in job.items() if value not in _NOTHING and name not in _PROGRESS}
     if job.get("total") or job.get("text"):
         left["progress"] = progress_text({"done": job["done"], "total": job["total"], "text": job.get("text")})
+    if job.get("completion"):
+        left["completion"] = _completion_text(job["completion"])
     for names in FIELD_GROUPS:
         yield {name: left.pop(name) for name in names if name in left}
     yield left

@@ -252,6 +252,7 @@ COMMANDS = {
     "schedules": ("schedules:schedules", JOBS_GROUP, "List, add, change, pause and trigger schedules."),
     "workflows": ("workflows:workflows", JOBS_GROUP, "Start, list, show, signal, cancel and end runs of workflows."),
     "functions": ("functions:functions", JOBS_GROUP, "List, limit, pause and resume functions."),
+    "completions": ("completions:completions", JOBS_GROUP, "Complete jobs that await another system's answer."),
     "resources": ("resources:resources", JOBS_GROUP, "List, set, drain, hold and free shared resources."),
     "events": ("events:events", JOBS_GROUP, "List and follow what happens to jobs, runs and schedules."),
     "listeners": ("listeners:listeners", JOBS_GROUP, "List, pause, resume and remove listeners."),
@@ -320,6 +321,7 @@ SUBCOMMANDS = {
         *("list", "show", "add", "edit", "pause", "resume", "test", "redeliver", "deliveries", "rotate", "remove"),
     ),
     "functions": ("list", "show", "limit", "pause", "resume", "acknowledge", "series", "errors"),
+    "completions": ("complete", "fail", "progress", "heartbeat", "finish"),
     "resources": ("list", "show", "set", "drain", "hold", "free"),
     "workers": ("list", "show", "drain", "stop"),
 }

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from mainspring.events import Progress, ProgressText
     from mainspring.jobs.admission import AdmissionQueue
+    from mainspring.jobs.completion_rules import Completion
     from mainspring.jobs.model import Job, Retry
     from mainspring.resources.holds import Hold, Request, Resource, Waits
     from mainspring.resources.rules import Limits
@@ -269,6 +270,7 @@ class Held:
         "beat",
         "begins_by",
         "cancelled",
+        "completion",
         "denominator",
         "elsewhere",
         "handle",
@@ -321,6 +323,8 @@ class Held:
         """The reason for which the worker was asked to stop; empty if it was not."""
         self.stop_us = 0
         """When that was; 0 if it was not."""
+        self.completion: Completion | None = None
+        """The token that its function has asked for in this delivery."""
         self.queued = False
         """Whether it waits in its queue. The entry of a removed job stays there, and is skipped."""
         self.numerator = b"0"

@@ -41,6 +41,8 @@ def of_settlement(settlement: Settlement) -> NewEvent | None:
     name = _TYPES.get(settlement.event)
     if name is None or (settlement.event is Event.LOSE and settlement.outcome is None):
         return None  # a lost node had the job, but perhaps no worker
+    if settlement.awaits and settlement.event is Event.SNOOZE:
+        return None  # its attempt goes on
     fields: dict[str, Any] = {"attempt": settlement.counted}
     job = settlement.job
     if name == types.ATTEMPT_FAILED:

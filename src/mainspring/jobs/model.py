@@ -139,6 +139,8 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     start_within: float | None = None
     """The same from the due time on, while the job has none yet: as an activity in a history, and in the inbox."""
     deadline: float | None = None
+    completion: tuple[float, float] | None = None
+    """Of a job that only a completion token may complete: the seconds until that expires, and of its heartbeat, 0 for none."""
 
 
 def deepened(options: Options | None, depth: int) -> Options | None:

@@ -162,11 +162,13 @@ class Settlement:
     after a success, where the job has the times. ``why`` is the reason for a loss that leaves the job's error unchanged.
     ``lost_us`` is the time of a loss, if it is known.
     ``postponed_us``: by how much a job with a deadline was postponed, whose deadline moves as far.
+    ``awaits``: the attempt goes on without its worker, until its completion comes.
     ``reported``: a worker of the protocol extension reported the failure, and has logged it itself. ``suspected``: the delivery
     was lost and counts no attempt, because another job may be the cause.
     """
 
     __slots__ = (
+        "awaits",
         "counted",
         "due_us",
         "ended_us",
@@ -218,6 +220,7 @@ class Settlement:
         self.postponed_us = 0
         self.lost_us = 0
         self.why = ""
+        self.awaits = False
         self.reported = False
         self.suspected = False
 

@@ -16,6 +16,7 @@ from mainspring.ids import Term
 from mainspring.jobs.admission import open_own
 from mainspring.jobs.assignment import Assigner, TimeLimits
 from mainspring.jobs.attempts import Attempts
+from mainspring.jobs.completions import Completions
 from mainspring.jobs.dispatch import Dispatch
 from mainspring.jobs.foreground import Foreground
 from mainspring.jobs.function_index import Counting, Registered, Roster, nobody
@@ -67,7 +68,8 @@ class JobService:
     ``attempts_ended`` are called with settlements after their commit. ``lacks`` is what the store does not do; ``shared`` is for
     one that other nodes share. ``prefers`` is as in `Dispatch`. ``roots`` is given if the node runs workflows. ``arguments`` are
     the rules for arguments. ``set_aside`` has the jobs that this node cannot read.
-    ``dated`` is called with committed times by which jobs should have begun and ended.
+    ``dated`` is called with committed times by which jobs should have begun and ended. ``first`` returns whether the node is
+    first in line for a name (`storage.agenda`).
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class JobService:
         arguments: ArgumentRules | None = None,
         set_aside: SetAside | None = None,
         dated: Callable[[Sequence[DueRow]], None] = lambda _: None,
+        first: Callable[[str], bool] | None = None,
     ) -> None:
         self.commits = commits
         self.lacks = lacks
@@ -178,6 +181,17 @@ class JobService:
             shared=not alone,
         )
         self.waits = Waits(context, assigner, outcomes, subscriptions)
+        self.completions = Completions(
+            context,
+            reads,
+            ends,
+            due_jobs,
+            policy=settling.policy,
+            arguments=arguments,
+            results=results,
+            first=first,
+            paused=lambda: dispatch.paused or not table.term or Feature.COMPLETIONS in lacks,
+        )
         remote_jobs = None if shared is None else RemoteJobs(context, shared.relay)
         self.stored_changes = stored_changes = StoredChanges(context, assigner, due_jobs)
         self.clients = clients = Clients(
@@ -283,6 +297,7 @@ class JobService:
         self.roster.tick(self.clock.monotonic())
         self.assigner.hold_requests.tick(self.clock.monotonic())
         self.lost_slots.tick(self.clock.monotonic())
+        self.completions.tick()
         self.ends.report_ends()
         return self._maintenance.tick()
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mainspring.errors import StoreError
     from mainspring.jobs.admission import AdmissionQueue
     from mainspring.jobs.assignment import Assigner
+    from mainspring.jobs.completion_rules import Completion
     from mainspring.jobs.held import FunctionQueue, Held, Worker
     from mainspring.jobs.model import Retry
     from mainspring.jobs.settlement_records import Acknowledge, Remembering, SettleBatch
@@ -395,6 +396,30 @@ class Ends:
                 self._assigner.serve(held.queue)
             if acknowledge is not None:
                 acknowledge(True)
+
+    def await_completion(self, held: Held, completion: Completion, acknowledge: Acknowledge) -> None:
+        """Settle a job whose attempt goes on without it: it is SCHEDULED until its completion comes, or a while longer.
+
+        Nothing is counted, and its deadline does not move.
+        """
+        job = held.job
+        settlement = Settlement(job, Event.SNOOZE, job.attempt, due_us=completion.due_us, started_us=held.started_us)
+        settlement.awaits = True
+        now_us = to_us(self._clock.wall())
+        _note_attempt(held, settlement, Outcome.SNOOZED, now_us, _waited_us(held))
+        self.end(held, settlement, None, acknowledge)
+
+    def completed(self, settlement: Settlement) -> None:
+        """Count and announce the committed end of an attempt that had awaited its completion: no node held its job."""
+        job = _settled_job(settlement)
+        if State(job.state).ended:
+            queue = self._dispatch.tracked(job.function)
+            if queue is not None:
+                self._assigner.no_longer_away(queue)
+            self._listeners.notify(job)
+        if self._hub.active and job.id in self._hub.wanted:
+            self._hub.publish(job)
+        self._report([settlement])
 
     def forget(self, held: Held, *, stop: bool) -> None:
         """Forget a stored job whose row was deleted, without settling it; ``stop``: ask its worker to stop."""

@@ -18,6 +18,7 @@ from mainspring.access.caller import Refusals
 from mainspring.access.proxy import HostNames
 from mainspring.access.service import AUDIT_RETENTION, AccessService
 from mainspring.api.handlers.access import AccessCalls
+from mainspring.api.handlers.completions import CompletionCalls
 from mainspring.api.handlers.events import EventCalls
 from mainspring.api.handlers.fires import FireCalls
 from mainspring.api.handlers.functions import Acknowledgements, DeadLetters, FunctionCalls
@@ -245,6 +246,7 @@ async def open_node(
         prefers=None if roots is None else roots.prefers,
         arguments=ArgumentRules(jobs.keep_arguments, jobs.redact),
         set_aside=set_aside,
+        first=None if fleet is None else fleet.first_in_line,
         dated=lambda rows: deadlines.written((Item(row.job, row.kind, row.schedule), row.due_us) for row in rows),
     )
     deadlines = Deadlines(
@@ -407,6 +409,7 @@ async def open_node(
         FunctionGrants(FunctionCalls(service, dead_letters, other_nodes).handlers).handlers,
         acknowledgements.handlers,
         ResourceCalls(service, refusals).handlers,
+        CompletionCalls(service, largest=engine.max_value).handlers,
         SeriesCalls(reads, handles, job_clock).handlers,
         submits.handlers,
         worker_calls.handlers,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.access.caller import Shares
 from mainspring.access.proxy import TrustedProxies
+from mainspring.callbacks import awaited
 from mainspring.faces.dashboard.app import Dashboard, all_assets
 from mainspring.faces.rest.app import RestApp
 from mainspring.faces.rest.routes import ROUTES, with_document
@@ -20,12 +21,25 @@ from mainspring.version import version
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Awaitable, Callable
 
     from mainspring.faces.web.connections import Connection
     from mainspring.server.build import Built
 
 ANY_HOST: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - read, not listened on
 """The address for a browser on this machine, for a port that is open on all addresses."""
+
+
+def token_knower(built: Built) -> Callable[[str], Awaitable[bool]]:
+    """Return a function that returns whether a text is a completion token of the node's store."""
+    completions = built.node.service.completions
+
+    async def knows(token: str) -> bool:
+        if Feature.COMPLETIONS in built.api.lacks:
+            return False
+        return await awaited(completions.of_token(token)) is not None
+
+    return knows
 
 
 class HttpPort:
@@ -61,6 +75,7 @@ class HttpPort:
             ),
             built.access.replies,
             self._streams,
+            knows_token=token_knower(built),
             prefix=self._prefix,
             shares=Shares(places, "requests", built.refusals),
         )

@@ -293,6 +293,7 @@ class Node:
             log.info("jobs recovered", jobs=recovered)
         self.schedules.fetch()
         self._deadlines.fetch()
+        self.service.completions.fetch()
         if self.workflows is not None:
             self.workflows.fetch()
         self._ready = True

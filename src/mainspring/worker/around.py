@@ -29,7 +29,7 @@ from mainspring.errors import WorkerStartError
 from mainspring.jobs.model import text_of, traceback_of
 from mainspring.private_data import hide_secrets
 from mainspring.worker.current import JobStopped
-from mainspring.worker.execution import Settlement, error_settlement, failure_of
+from mainspring.worker.execution import Settlement, error_settlement, failure_of, returned_early
 from mainspring.worker.frames import AsyncFrame, Frame, HeldFrame, Host, PlainFrame, drive, frame_of, in_thread
 
 if TYPE_CHECKING:
@@ -353,7 +353,7 @@ class Around:
             result = function.call(*args, **named)  # here, since a StopIteration may not leave a coroutine
             if function.executor == "coroutine":
                 result = await result
-            if not function.kept.ignores_result:
+            if not (function.kept.ignores_result or job.awaits or job.must_await):
                 try:
                     data = signature.encode_result(result)
                 except BaseException as raised:
@@ -362,6 +362,8 @@ class Around:
         except BaseException as raised:  # noqa: BLE001 - every error is the outcome of the attempt
             error = raised
         error = await attempt.leave(error, result)
+        if error is None and (job.awaits or job.must_await):
+            return returned_early(job, result)
         if error is None:
             return Settlement(b"succeeded", b"", data)
         if error is attempt.inside.final or error is attempt.defect:

@@ -7,23 +7,26 @@ logs it, so a job that logs nothing has no overhead.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import math
 import time
 import traceback
 from asyncio import CancelledError
+from concurrent.futures import Future
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from mainspring.client.inside import workflow_calls
+from mainspring.client.inside import running_loop, workflow_calls
 from mainspring.client.options import Duration, check_progress, check_progress_text, seconds
 from mainspring.client.resources import HeldSlots
-from mainspring.errors import UsageError
+from mainspring.errors import ServerError, UsageError
 from mainspring.ids import Handles
+from mainspring.jobs.completion_rules import DEFAULT_EXPIRY, check_spans, digest_of, new_token
 from mainspring.namespaces import name_text
 from mainspring.quantities import format_duration
 
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from mainspring.client.inside import Awaited
     from mainspring.client.options import Retry
     from mainspring.client.resources import Resource
+    from mainspring.errors import MainspringError
     from mainspring.ids import JobId
 
 if TYPE_CHECKING:
@@ -50,6 +54,8 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE: Final = 16_384
 """Characters of a message that are sent; of a longer one, the middle is left out."""
+TOKEN_TIMEOUT: Final = 60.0
+"""Seconds for which a job waits for the answer to its request for a completion token."""
 MAX_VALUE: Final = 1024
 MAX_FIELDS: Final = 32
 
@@ -248,6 +254,8 @@ class Info(msgspec.Struct, frozen=True):
     retry: JobRetry | None = None
     """The job's own policy, if it does not use its function's."""
     depth: int = 0
+    completion: tuple[float, float] | None = None
+    """Of a job that only its completion token may complete: the seconds until it expires, and of its heartbeat, 0 for none."""
     resources: tuple[tuple[str, str, int, int], ...] = ()
     """The slots that the job has: resource, item, number of slots, fencing number."""
     metas: tuple[tuple[str, str, Any], ...] = ()
@@ -256,12 +264,30 @@ class Info(msgspec.Struct, frozen=True):
 
 decode_info: Final = msgspec.json.Decoder(Info).decode
 NO_INFO: Final = Info()
+_COMPLETION: Final = b'"completion":'
+"""As the next one: each end of a function looks for it."""
 _DEPTH: Final = b'"depth":'
 """In the information about the jobs that have one: each submit in a task looks for it."""
 
 
+class TokenRequest(NamedTuple):
+    """A request for a completion token; the token itself stays with the job, and ``digest`` is its SHA-256 in hexadecimal digits.
+
+    ``expires`` and ``heartbeat`` are seconds.
+    """
+
+    digest: str
+    expires: float
+    heartbeat: float | None
+
+
 class Reporter(Protocol):
     """The receiver of a running job's reports.  Called from any thread."""
+
+    def open_completion(
+        self, job: CurrentJob, request: TokenRequest, done: Callable[[MainspringError | None], None]
+    ) -> None:
+        """Ask the server for a completion token; ``done`` is called in any thread, once it is stored, or with an error."""
 
     def progress(self, job: CurrentJob, done: int, total: int, text: str) -> None:
         """Send the newest progress."""
@@ -310,7 +336,9 @@ class CurrentJob:
         "_raw_info",
         "_reporter",
         "_stop",
+        "_token",
         "_unique",
+        "awaits",
         "function",
         "loop",
         "origin",
@@ -325,6 +353,9 @@ class CurrentJob:
         self._info: Info | None = None
         self._reporter = reporter
         self._stop: str | None = None
+        self._token = ""
+        self.awaits = False
+        """Whether it has asked for a completion token: it does not end when its function returns."""
         self.function = function
         self.origin = origin  # for the reporter: the job's connection and delivery
         self.loop: AbstractEventLoop | None = None  # the event loop that runs its coroutine
@@ -386,6 +417,83 @@ class CurrentJob:
         if resource.kind is not None:
             metas = {item: resource.kind.meta(meta) for item, meta in metas.items()}
         return HeldSlots({item: units for _, item, units, _ in mine}, mine[0][3], resource.name, metas)
+
+    def completion_token(self, expires: Duration | None = None, *, heartbeat: Duration | None = None) -> str:
+        """Return a token with which another system completes this job; from now on, the job does not end with its function.
+
+        The server has stored it when this returns. Another call returns the same token. The value that the function returns is
+        ignored, and an error that it raises fails the attempt, and makes the token void. The attempt fails, too, if its
+        completion does not come before the token ``expires`` (by default in a day, or as ``workflow.external_event`` says), or,
+        with a ``heartbeat``, if no sign of life comes in each such span.
+
+        Raises UsageError for a job that cannot have one, and in a coroutine, which awaits ``acompletion_token``.
+        """
+        if self.loop is not None and running_loop() is self.loop:
+            raise UsageError("a coroutine awaits its token: token = await current_job().acompletion_token(…)")
+        if self._token:
+            return self._token
+        answered: Future[None] = Future()
+        token = self._ask_for_token(expires, heartbeat, answered)
+        try:
+            answered.result(TOKEN_TIMEOUT)
+        except TimeoutError:
+            raise ServerError("the server has not answered the request for a completion token") from None
+        return self._keep_token(token)
+
+    async def acompletion_token(self, expires: Duration | None = None, *, heartbeat: Duration | None = None) -> str:
+        """As ``completion_token``, in a coroutine."""
+        if self._token:
+            return self._token
+        answered: Future[None] = Future()
+        token = self._ask_for_token(expires, heartbeat, answered)
+        try:
+            async with asyncio.timeout(TOKEN_TIMEOUT):
+                await asyncio.wrap_future(answered)
+        except TimeoutError:
+            raise ServerError("the server has not answered the request for a completion token") from None
+        return self._keep_token(token)
+
+    @property
+    def must_await(self) -> bool:
+        """Whether its function has to ask for a completion token, and has not."""
+        return _COMPLETION in self._raw_info and not self.awaits and self.info.completion is not None
+
+    def _ask_for_token(self, expires: Duration | None, heartbeat: Duration | None, answered: Future[None]) -> str:
+        token = new_token()
+        given = self.info.completion if _COMPLETION in self._raw_info else None
+        if expires is None:
+            expires = DEFAULT_EXPIRY if given is None else given[0]
+        if heartbeat is None and given is not None:
+            heartbeat = given[1] or None
+        request = TokenRequest(
+            digest_of(token).hex(),
+            seconds(expires, "the expiry of a completion token"),
+            None if heartbeat is None else seconds(heartbeat, "the heartbeat of a completion token"),
+        )
+        check_spans(request.expires, request.heartbeat)
+
+        def done(error: MainspringError | None) -> None:
+            if answered.set_running_or_notify_cancel():
+                if error is None:
+                    answered.set_result(None)
+                else:
+                    answered.set_exception(error)
+
+        self.open_completion(request, done)
+        return token
+
+    def open_completion(self, request: TokenRequest, done: Callable[[MainspringError | None], None]) -> None:
+        """Ask the server for a completion token; a task process has made the token, or ``completion_token``."""
+
+        def stored(error: MainspringError | None) -> None:
+            self.awaits = self.awaits or error is None
+            done(error)
+
+        self._reporter.open_completion(self, request, stored)
+
+    def _keep_token(self, token: str) -> str:
+        self._token = token
+        return token
 
     @property
     def cancel_requested(self) -> bool:

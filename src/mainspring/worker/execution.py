@@ -59,7 +59,7 @@ def execute(function: Function, payload: bytes, job: CurrentJob) -> Settlement:
         result = function.call(*args, **kwargs)
     except BaseException as error:  # noqa: BLE001 - every error of a task is its outcome, including SystemExit
         return error_settlement(function, error, job)
-    return _result_settlement(function, result)
+    return _result_settlement(function, result, job)
 
 
 async def execute_coroutine(function: Function, payload: bytes, job: CurrentJob) -> Settlement:
@@ -78,10 +78,29 @@ async def execute_coroutine(function: Function, payload: bytes, job: CurrentJob)
         result = await function.call(*args, **kwargs)
     except BaseException as error:  # noqa: BLE001
         return error_settlement(function, error, job)
-    return _result_settlement(function, result)
+    return _result_settlement(function, result, job)
 
 
-def _result_settlement(function: Function, result: Any) -> Settlement:
+def returned_early(job: CurrentJob, result: Any) -> Settlement:
+    """Return the settlement of a function that has asked for a completion token, or should have.
+
+    The result that it is annotated with is that of the completion.
+    """
+    if not job.awaits:
+        return failure(
+            "NoCompletionToken",
+            f"{job.function} has returned, and has asked for no completion token, so nothing can complete it: call "
+            "current_job().completion_token(), and give the token to the system that answers",
+            final=True,
+        )
+    if result is not None:
+        job.log.warning("the function has asked for a completion token, so what it has returned is ignored")
+    return Settlement(b"succeeded", b"", b"")
+
+
+def _result_settlement(function: Function, result: Any, job: CurrentJob) -> Settlement:
+    if job.awaits or job.must_await:
+        return returned_early(job, result)
     if function.kept.ignores_result:
         return Settlement(b"succeeded", b"", b"")
     try:

@@ -16,12 +16,16 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
+from mainspring.errors import ServerError, UsageError
 from mainspring.worker.current import line_time_us
 from mainspring.worker.delivery import Origin
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mainspring.client.inside import Awaited
-    from mainspring.worker.current import CurrentJob, LogLine
+    from mainspring.errors import MainspringError
+    from mainspring.worker.current import CurrentJob, LogLine, TokenRequest
     from mainspring.worker.link import Link
     from mainspring.worker.places import Waits
     from mainspring.worker.session import Key
@@ -205,6 +209,24 @@ class Reports:
             self._logs.ended(origin)
             self._next_progress.pop(origin, None)
             self._progress.pop(origin, None)
+
+    def open_completion(
+        self, job: CurrentJob, request: TokenRequest, done: Callable[[MainspringError | None], None]
+    ) -> None:
+        """Ask the job's server for a completion token."""
+        origin = job.origin
+        if origin is None or self._loop is None:
+            done(UsageError("this job can have no completion token: its function does not run in a worker"))
+            return
+
+        def ask() -> None:
+            origin.link.session.open_completion(origin.key, request, done)
+            origin.link.flush()
+
+        try:
+            self._loop.call_soon_threadsafe(ask)
+        except RuntimeError:
+            done(ServerError("the worker has ended"))
 
     def waits(self, job: CurrentJob, awaited: Awaited) -> None:
         """Record that a job waits for another one."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from mainspring.client.outcomes import no_extension_error
+from mainspring.client.outcomes import call_error, no_extension_error
 from mainspring.client.session import extension_request, namespace_error, namespace_request
 from mainspring.errors import ServerError
 from mainspring.namespaces import DEFAULT
@@ -22,8 +22,10 @@ from mainspring.wire.gearman_protocol import FATAL, Connection, Type
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from mainspring.errors import MainspringError
     from mainspring.resources.holds import ResourceSpec
     from mainspring.resources.rules import Times
+    from mainspring.worker.current import TokenRequest
     from mainspring.worker.execution import Settlement
 
 MAX_BODY: Final = (1 << 32) - 1
@@ -67,6 +69,9 @@ _RESOURCES_CALL: Final = b"resources"
 """The id of the call by which a worker declares the resources that its workflows may hold."""
 _OTHER_CALLS: Final = b"call:"
 """The beginning of the ids of calls whose answers the caller gets."""
+
+_COMPLETION_CALL: Final = b"completion "
+"""The ids of calls by which jobs ask for completion tokens begin so."""
 
 _NO_METHOD: Final = b"there is no method"
 """The beginning of the answer of an earlier version to a call that it does not know."""
@@ -224,6 +229,10 @@ class WorkerSession:
         """HEARTBEAT packets without an answer."""
         self.answers = 0
         """The number of answers to them."""
+        self._asked: dict[bytes, Callable[[MainspringError | None], None]] = {}
+        """The requests for completion tokens that were not answered, by the ids of their calls."""
+        self._number = 0
+        """The number of such requests."""
         self._pace = b""
         """The last report about the pace on this connection."""
 
@@ -304,6 +313,32 @@ class WorkerSession:
             self._output.append(
                 gearman_protocol.request(Type.WORK_WARNING if warning else Type.WORK_DATA, key[0], data)
             )
+
+    def open_completion(self, key: Key, request: TokenRequest, done: Callable[[MainspringError | None], None]) -> None:
+        """Ask for the completion token of a delivery; ``done`` is called with the error, or None once it is stored."""
+        if not self.agreed or key not in self.running:
+            done(ServerError("the delivery of this job is over, or its connection has ended"))
+            return
+        self._number += 1
+        call_id = b"%b%d" % (_COMPLETION_CALL, self._number)
+        self._asked[call_id] = done
+        handle, token = key
+        params = {"handle": handle.decode(), "token": token.decode(), **request._asdict()}
+        self._output.append(
+            gearman_protocol.request(Type.CALL, call_id, b"worker.completion", msgspec.json.encode(params))
+        )
+
+    def _opened(self, kind: int, args: list[bytes]) -> None:
+        """Process the answer to a request for a token."""
+        done = self._asked.pop(args[0], None)
+        if done is None:
+            return
+        if kind == Type.ANSWER:
+            done(None)
+        elif args[2].startswith(_NO_METHOD):
+            done(ServerError("the server is of an earlier version, which has no completion tokens"))
+        else:
+            done(call_error(args[1].decode(), args[2].decode("utf-8", "replace")))
 
     def send_logs(self, lines: bytes) -> None:
         """Send lines of jobs, encoded."""
@@ -400,6 +435,9 @@ class WorkerSession:
         paced, self.paced = self.paced, set()
         for key in paced:
             self._ended(key)
+        asked, self._asked = self._asked, {}
+        for done in asked.values():
+            done(ServerError("the connection to the server has ended, and the delivery of this job with it"))
         self._connection = None
         self._output = []
         self.agreed = self.registered = False
@@ -437,6 +475,8 @@ class WorkerSession:
                 self.unanswered = max(self.unanswered - 1, 0)
                 self.answers += 1
                 events += self._beaten(args[0])
+            elif kind in _CALLED and args[0].startswith(_COMPLETION_CALL):
+                self._opened(kind, args)
             elif kind in _CALLED and args[0] == _LOGS_CALL:
                 self.takes_logs = kind == Type.ANSWER
             elif kind in _CALLED and args[0] == _TEXTS_CALL:

@@ -249,9 +249,17 @@ PRIORITIES: Final = {"high": Priority.HIGH, "normal": Priority.NORMAL, "low": Pr
 
 
 def build_activity(
-    number: int, call: ActivityCall, args: tuple[Any, ...], kwargs: dict[str, Any], largest: int
+    number: int,
+    call: ActivityCall,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    largest: int,
+    completion: tuple[float, float] | None = None,
 ) -> ScheduleActivityTask:
-    """Return the command for an activity. Raises WorkflowUsageError for options of jobs that no activity has."""
+    """Return the command for an activity; ``completion`` as of `jobs.model.Options`.
+
+    Raises WorkflowUsageError for options of jobs that no activity has.
+    """
     _check_options(call)
     title = f"{call.name} #{number}"
     payload = call.codec.encode_recorded(args, kwargs)
@@ -263,6 +271,7 @@ def build_activity(
         heartbeat=given.heartbeat,
         start_within=given.start_within,
         deadline=given.deadline,
+        completion=completion,
     )
     key = given.concurrency_key or ""
     if callable(call.key):

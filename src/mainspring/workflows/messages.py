@@ -19,6 +19,7 @@ from msgspec.structs import fields, replace
 
 from mainspring.errors import UsageError
 from mainspring.jobs import model
+from mainspring.jobs.completion_rules import check_spans
 from mainspring.jobs.model import FUNCTION_LIMIT, OWN_FUNCTION, UNIQUE_LIMIT, Options, decode_options, is_own
 from mainspring.sizes import (
     ABOUT,
@@ -173,7 +174,7 @@ _DURATIONS: Final = ("schedule_to_start", "schedule_to_close", "start_to_close",
                      "execution_timeout", "task_timeout", "delay", "start_within", "deadline")  # fmt: skip
 _CLOSES: Final = (FailWorkflowExecution, CancelWorkflowExecution)
 _REQUESTS: Final = (SignalExternalWorkflowExecution, RequestCancelExternalWorkflowExecution)
-_OF_JOBS: Final = {"retry", "timeout", "heartbeat", "start_within", "deadline"}
+_OF_JOBS: Final = {"retry", "timeout", "heartbeat", "start_within", "deadline", "completion"}
 """The options of an activity's job that a decider may set."""
 
 
@@ -409,6 +410,12 @@ def _refused_options(options: bytes) -> str:
         seconds = getattr(given, name)
         if seconds is not None and not 0 < seconds <= _MOST_SECONDS:
             return f"its option {name} is {seconds}, which is not a duration"
+    if given.completion is not None:
+        expires, heartbeat = given.completion
+        try:
+            check_spans(expires, heartbeat or None)
+        except UsageError as error:
+            return str(error)
     return ""
 
 

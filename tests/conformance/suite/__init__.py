@@ -21,6 +21,7 @@ resources,
 
 from __future__ import annotations
 
+from tests.conformance.suite.completions import CompletionSuite, SharedCompletionSuite
 from tests.conformance.suite.deadlines import DeadlineSuite
 from tests.conformance.suite.driver import Make, Store
 from tests.conformance.suite.events import EventSuite
@@ -39,6 +40,7 @@ from tests.conformance.suite.suite import EngineSuite, JobsSuite
 from tests.conformance.suite.workflows import WorkflowSuite
 
 __all__ = [
+    "CompletionSuite",
     "DeadlineSuite",
     "EngineSuite",
     "EventSuite",
@@ -51,6 +53,7 @@ __all__ = [
     "RunJobSuite",
     "ScheduleSuite",
     "SeriesSuite",
+    "SharedCompletionSuite",
     "SharedEngineSuite",
     "SharedHoldSuite",
     "SharedJobsSuite",

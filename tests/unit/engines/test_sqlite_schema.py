@@ -65,6 +65,13 @@ GOLDEN: dict[str, list[Column]] = {
         ("since", "INTEGER", 1, "0", 0),
         ("place", "INTEGER", 1, "0", 0),
     ],
+    "completions": [
+        ("digest", "BLOB", 1, None, 1),
+        ("job", "INTEGER", 1, None, 0),
+        ("look_us", "INTEGER", 1, None, 0),
+        ("version", "INTEGER", 1, None, 0),
+        ("content", "BLOB", 1, None, 0),
+    ],
     "resources": [
         ("name", "TEXT", 1, None, 1),
         ("version", "INTEGER", 1, None, 0),
@@ -336,6 +343,8 @@ INDEXES = {
     "succeeded": "CREATE INDEX succeeded ON jobs (ended_us) WHERE state = 4 AND term >= 0",
     "deliveries_by_job": "CREATE INDEX deliveries_by_job ON deliveries (job) WHERE job > 0",
     "holds_of": "CREATE INDEX holds_of ON holds (holder)",
+    "completions_of": "CREATE INDEX completions_of ON completions (job)",
+    "completions_due": "CREATE INDEX completions_due ON completions (look_us)",
     "requests_of": "CREATE INDEX requests_of ON requests (holder)",
     "deadlines_due": "CREATE INDEX deadlines_due ON deadlines (due_us)",
     "events_of_jobs": "CREATE INDEX events_of_jobs ON events (job, number) WHERE job > 0",

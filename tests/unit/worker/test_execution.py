@@ -18,8 +18,10 @@ from mainspring.worker.execution import CANCELLED, RELEASED, Settlement, execute
 from mainspring.worker.registry import Function, Registry
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mainspring.client.inside import Awaited
-    from mainspring.worker.current import LogLine
+    from mainspring.worker.current import LogLine, TokenRequest
 
 
 class NullReporter:
@@ -27,6 +29,7 @@ class NullReporter:
     def send_data(self, job: CurrentJob, data: bytes, *, warning: bool) -> None: ...
 
     def write_log(self, job: CurrentJob, line: LogLine) -> None: ...
+    def open_completion(self, job: CurrentJob, request: TokenRequest, done: Callable[[Any], None]) -> None: ...
     def waits(self, job: CurrentJob, awaited: Awaited) -> None: ...
     def continues(self, job: CurrentJob, awaited: Awaited) -> None: ...
 

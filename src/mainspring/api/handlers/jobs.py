@@ -25,6 +25,7 @@ from mainspring.api.handlers.job_records import (
 from mainspring.api.handlers.pages import rfc3339, whole_line
 from mainspring.api.handlers.run_rows import has_decided, run_handle
 from mainspring.api.jobs import (
+    AwaitedCompletion,
     CancelJob,
     CancelledJob,
     CloneJob,
@@ -50,6 +51,8 @@ from mainspring.clock import to_us
 from mainspring.errors import UsageError
 from mainspring.external.store import Status
 from mainspring.features import Feature
+from mainspring.jobs.completion_rules import by_job, is_awaited, newest
+from mainspring.jobs.completions import state_of
 from mainspring.jobs.model import MAX_WAIT, RUNS, Job, Options, State, decode_failure, is_own
 from mainspring.jobs.requests import JobChange
 from mainspring.jobs.rules import duration_us
@@ -108,8 +111,22 @@ class JobCalls:
         page = page._replace(items=[of_another_node(job) for job in page.items])
         page = with_held(page, query, self._service.table.held.values())
         jobs = await converted(page.items, partial(info_of, self._service))
+        await self._add_waits(page.items, jobs)
         following = None if page.next is None else self._service.handles.of(page.next).decode()
         return Page(jobs, following, rfc3339(page.searched_us))
+
+    async def _add_waits(self, jobs: list[Job], rows: list[JobInfo]) -> None:
+        """Add until when jobs await their completion."""
+        if Feature.COMPLETIONS in self._service.lacks:
+            return
+        completions, now_us = self._service.completions, to_us(self._service.clock.wall())
+        may_await = {job.id for job in jobs if completions.may_await(job, now_us)}
+        if may_await:
+            tokens = by_job(await completions.of_jobs(may_await))
+            for job, row in zip(jobs, rows, strict=True):
+                token = tokens.get(job.id)
+                if token is not None and is_awaited(token, job):
+                    row.awaits_until = rfc3339(token.expires_us)
 
     async def _read(self, query: QueryJobs) -> StoredPage[Job]:
         """Return the answer to a query. Beside requests of others, a long list is read in short pages, each in its own piece."""
@@ -180,12 +197,36 @@ class JobCalls:
             return None
         check(job)
         details = self._details(job if held else of_another_node(job, running), running)
+        if Feature.COMPLETIONS not in self._service.lacks:
+            await self._add_completion(job, details)
         if job.term == RUNS:
             if self._workflows is not None:
                 await self._add_progress(self._workflows, Key(job=job_id, namespace=namespace), details)
         elif Feature.RECORDS not in self._service.lacks and State(job.state).ended:
             await self._add_last_progress(job_id, details)
         return details
+
+    async def _add_completion(self, job: Job, details: JobDetails) -> None:
+        """Add the newest completion token of a job to its details, and the progress that came with it."""
+        token = newest(await self._service.completions.of_jobs([job.id]))
+        if token is None:
+            return
+        now_us = to_us(self._service.clock.wall())
+        held = self._service.table.find(job.id)
+        stored = job if held is None else held.job  # without the attempt that runs
+        details.completion = AwaitedCompletion(
+            number=token.number,
+            state=state_of(token, stored, now_us),
+            since=rfc3339(token.created_us),
+            expires_at=rfc3339(token.expires_us),
+            alive_until=rfc3339(token.limit_us) if token.heartbeat_us and token.is_live else None,
+            late_answers=token.late,
+            last_late_at=rfc3339(token.late_us),
+        )
+        if is_awaited(token, stored):
+            details.awaits_until = rfc3339(token.expires_us)
+        if token.is_live and (token.done or token.total or token.text):
+            _set_progress(details, token.done, token.total, token.text)
 
     async def _add_last_progress(self, job_id: int, details: JobDetails) -> None:
         """Add the last progress of the last attempt at an ended job."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mainspring.event_log.store import Event, StoredInterest
     from mainspring.external.store import Work
     from mainspring.job_logs.model import Chunk
+    from mainspring.jobs.completion_rules import Completion
     from mainspring.jobs.lateness import DueRow
     from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.owners import Notices
@@ -142,6 +143,8 @@ class Tables:
         """How often slots of resources were granted."""
         self.instances: dict[tuple[str, str], Instance] = {}
         """By resource and name."""
+        self.completions: dict[bytes, Completion] = {}
+        """By digest."""
         self.holds: set[Hold] = set()
         self.requests: dict[Holder, Request] = {}
         self.has_answered_runs = False

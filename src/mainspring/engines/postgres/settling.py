@@ -13,6 +13,7 @@ from mainspring.engines.postgres.claiming import Floors
 from mainspring.engines.postgres.lists import look_up, with_results
 from mainspring.engines.postgres.transaction import JOBS_SQL
 from mainspring.engines.sql import deadlines
+from mainspring.engines.sql.completions import CompletionRows
 from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.job_events import add_hidden, of_settlement
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from mainspring.engines.postgres.transaction import Transaction
+    from mainspring.jobs.completion_rules import Completion
 
 _TARGETS = {event: int(rules.target(event)) for event in Event}
 _SUCCEEDED, _LEASED, _PENDING, _SCHEDULED = map(int, (State.SUCCEEDED, State.LEASED, State.PENDING, State.SCHEDULED))
@@ -83,6 +85,24 @@ async def _settle(tx: Transaction, settlements: dict[JobTerm, Settlement]) -> se
         if settlement.job.options is not None:
             note(tx.notices, noticed(settlement, _TARGETS[settlement.event]))
     return accepted
+
+
+class PostgresCompletions(CompletionRows):
+    """The rows of completion tokens."""
+
+    _tx: Transaction
+
+    async def job(self, job_id: int) -> Job | None:
+        return (await look_up(self._tx, [job_id])).get(job_id)
+
+    async def take(self, completion: Completion, term: int) -> bytes | None:
+        row = await self._sql.first("take_completed", completion.job, completion.due_us, completion.attempt, term)
+        if row is None:
+            return None
+        function, priority, payload = row
+        self._tx.count(function, _SCHEDULED, priority, -1)
+        self._tx.count(function, _LEASED, priority, 1)
+        return payload or b""
 
 
 def forgets(job: Job) -> bool:

@@ -68,6 +68,7 @@ SQL_FILES: Final = (
     "deadlines.sql",
     "holds.sql",
     "external.sql",
+    "completions.sql",
 )
 
 SQL: Final = statements.load(__package__, SQL_FILES, _DIALECT)

@@ -14,7 +14,8 @@ import structlog
 
 from mainspring.access.audit import event_of, recorded_acts
 from mainspring.access.idempotency import KeyedGroup
-from mainspring.engines.sql import access, deadlines, events, holds, records
+from mainspring.engines.sql import access, completions, deadlines, events, holds, records
+from mainspring.engines.sql.completions import CompletionRows
 from mainspring.engines.sql.deadlines import DeadlineRows
 from mainspring.engines.sql.holds import HoldRows
 from mainspring.engines.sqlite import (
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from mainspring.features import Feature
     from mainspring.ids import NodeId
+    from mainspring.jobs.completion_rules import Completion
     from mainspring.jobs.model import Job
     from mainspring.jobs.slices import JobLifecycle, Slice
     from mainspring.storage.engine import Answer, Answered, Budget, Committed, Operation, Query
@@ -81,12 +83,23 @@ class SqliteHolds(HoldRows):
         """Tell nobody: there is no other node."""
 
 
+class SqliteCompletions(CompletionRows):
+    """The rows of completion tokens."""
+
+    async def job(self, job_id: int) -> Job | None:
+        return jobs.find_job(self._tx, job_id)
+
+    async def take(self, completion: Completion, term: int) -> bytes | None:
+        return jobs.take_completed(self._tx, completion, term)
+
+
 _HANDLERS: dict[type[Operation], Callable[[Any, Any], Sequence[Any]]] = {
     **jobs.HANDLERS,
     **claiming.RESOURCE_HANDLERS,
     **{kind: synchronous(handler) for kind, handler in (access.HANDLERS | records.HANDLERS | events.HANDLERS).items()},
     **{kind: synchronous(handler) for kind, handler in deadlines.handlers(SqliteDeadlines).items()},
     **{kind: synchronous(handler) for kind, handler in holds.handlers(SqliteHolds).items()},
+    **{kind: synchronous(handler) for kind, handler in completions.handlers(SqliteCompletions).items()},
     NumberEvents: _number,
     Probe: probe,
 }
@@ -133,7 +146,14 @@ class SqliteEngine:
         self._thread_rows = thread_rows
         self.slices = slices
         self._handlers = dict(_HANDLERS)
-        self._readers = {**READERS, **access.READERS, **records.READERS, **events.READERS, **holds.readers(SqliteHolds)}
+        self._readers = {
+            **READERS,
+            **access.READERS,
+            **records.READERS,
+            **events.READERS,
+            **holds.readers(SqliteHolds),
+            **completions.READERS,
+        }
         for one in slices:
             self._handlers |= one.handlers
             self._readers |= one.readers

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.engines.sqlite.transaction import Transaction
+    from mainspring.jobs.completion_rules import Completion
     from mainspring.storage.engine import Operation
 
 SMALL_RESULT = 65_536
@@ -365,6 +366,16 @@ def _settled(settlement: rules.Settlement) -> transaction.Row:
         settlement.payload,
         settlement.record.decode() if settlement.record else None,
     )
+
+
+def take_completed(tx: Transaction, completion: Completion, term: int) -> bytes | None:
+    """Take the job that awaits a completion, as a claim does; return its payload, or None if no job awaits it."""
+    values = (completion.job, completion.due_us, completion.attempt, term)
+    for function, priority, payload in list(tx.cursor.execute(SQL["take_completed"], values)):
+        tx.count(function, State.SCHEDULED, priority, -1)
+        tx.count(function, _LEASED, priority, 1)
+        return payload or b""
+    return None
 
 
 def recover(tx: Transaction, operations: Sequence[ops.Recover]) -> list[ops.Recovered]:

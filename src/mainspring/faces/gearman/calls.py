@@ -12,6 +12,7 @@ import structlog
 from mainspring.access.caller import Permission, Shares
 from mainspring.api.jobs import ReadJobLogs, WatchJobs
 from mainspring.api.request import ApiError, Code, Problem, Request, problem_of, read, write
+from mainspring.callbacks import CallInProgress
 from mainspring.errors import ForbiddenError
 from mainspring.faces.gearman.peers import About
 from mainspring.faces.gearman.work_calls import WORK_CALLS
@@ -22,7 +23,7 @@ from mainspring.namespaces import DEFAULT
 from mainspring.nodes.model import Pace
 from mainspring.resources.holds import ResourceSpec  # noqa: TC001 - msgspec reads the annotations
 from mainspring.resources.rules import Times
-from mainspring.sizes import ENTRIES, Text
+from mainspring.sizes import ENTRIES, Seconds, Text
 from mainspring.wire.gearman_protocol import Type, response
 from mainspring.workflows.decider_workers import CacheReport
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from mainspring.access.caller import Refusals
     from mainspring.api.handlers.jobs import JobCalls
     from mainspring.api.handlers.registry import Api
-    from mainspring.callbacks import CallInProgress
+    from mainspring.errors import MainspringError
     from mainspring.faces.gearman.peer_io import Outbox, Outgoing, Outstanding
     from mainspring.jobs.held import Worker
 
@@ -125,6 +126,11 @@ class Caller(Protocol):
     def declare_results(self, seconds: Mapping[str, float]) -> None:
         """Set the seconds for which the functions of this peer's worker keep results; none for others."""
 
+    async def open_completion(
+        self, handle: bytes, token: bytes, digest: str, expires: float, heartbeat: float | None
+    ) -> Any:
+        """Store a token with a SHA-256 for a delivery to this peer's workers; return its row. Raises MainspringError."""
+
     def prepare(self, deliveries: list[tuple[str, str]], *, ready: bool) -> None:
         """Let jobs of this peer's workers begin when their executors are ``ready``. Those that it does not run are ignored."""
 
@@ -214,6 +220,24 @@ class DeclaresResources(Request[None]):
     call = "worker.resources"
     resources: Annotated[dict[Text, ResourceSpec], msgspec.Meta(max_length=ENTRIES.most)]
     """By name."""
+
+
+class OpensCompletion(Request[None]):
+    """Store a completion token for a job of the worker on this connection.
+
+    From then on the job does not end when its worker reports a result: another system completes it, with the token.
+    """
+
+    permission = Permission.DEVELOP
+    requires = Feature.COMPLETIONS
+    call = "worker.completion"
+    handle: Text
+    token: Text
+    """The delivery token."""
+    digest: Text
+    """The SHA-256 of the completion token, which the worker keeps to itself."""
+    expires: Seconds
+    heartbeat: Seconds | None = None
 
 
 class Prepares(Request[None]):
@@ -341,6 +365,7 @@ class Calls:
             DeclaresResources: _declares_resources,
             Drains: _drains,
             Prepares: _prepares,
+            OpensCompletion: _opens_completion,
             Describe: _describe,
             SendsBeats: _sends_beats,
             ReportsPace: _reports_pace,
@@ -537,6 +562,30 @@ def _steps(peer: Caller, call_id: bytes, request: Steps) -> None:
 def _prepares(peer: Caller, call_id: bytes, request: Prepares) -> None:
     peer.prepare(request.deliveries, ready=request.ready)
     _answer(peer, call_id, _EMPTY_ANSWER)
+
+
+def _opens_completion(peer: Caller, call_id: bytes, request: OpensCompletion) -> None:
+    peer.unanswered.add(1, 0)
+
+    def opened(completion: Any) -> None:
+        _answer(peer, call_id, {"number": completion.number})
+        peer.unanswered.remove(1, 0)
+
+    def failed(error: MainspringError) -> None:
+        _fault(peer, call_id, problem_of(error))
+        peer.unanswered.remove(1, 0)
+
+    CallInProgress(
+        peer.open_completion(
+            request.handle.encode(),
+            request.token.encode(),
+            request.digest,
+            request.expires,
+            request.heartbeat,
+        ),
+        opened,
+        failed,
+    )
 
 
 def _drains(peer: Caller, call_id: bytes, _: Drains) -> None:

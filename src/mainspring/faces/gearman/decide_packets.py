@@ -501,6 +501,9 @@ class DecisionReports:
             activity = self._peer.running(settlement.handle)
             if activity is None or activity.token != settlement.token or run_of(activity) != run:
                 why = "the lease of an activity has ended"
+            elif activity.completion is not None:
+                self._service.completions.returned(activity, None)
+                why = "the activity awaits its completion"
             elif len(settlement.result) > largest:
                 text = f"the result has {len(settlement.result)} bytes, the store takes {largest}"
                 self._service.settling.failed(activity, failure("ResultTooLarge", text), final=True)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import select
 from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec.structs import replace
 
 from mainspring.access.caller import LOCAL, NOBODY
+from mainspring.errors import ConflictError, UsageError
 from mainspring.faces.gearman.face import SIGN_IN_BYTES
 from mainspring.faces.gearman.guard import Guard
 from mainspring.faces.gearman.peer_io import UNREAD, Outbox, Outgoing, Outstanding, Reading
 from mainspring.faces.gearman.peers import CUT, ENDED, IS_SILENT, Silence, give_back
 from mainspring.faces.gearman.submits import PlainListener, ResultListener, Submits
 from mainspring.faces.gearman.worker_side import WorkerSide
+from mainspring.jobs.model import DECISIONS
 from mainspring.namespaces import DEFAULT, key, key_of_text, name_text
 from mainspring.resources.holds import resource_of
 from mainspring.resources.rules import NO_TIMES
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from mainspring.faces.gearman.face import GearmanFace
     from mainspring.faces.gearman.guard import Credentials, Refusals
     from mainspring.faces.gearman.peers import About
+    from mainspring.jobs.completion_rules import Completion
     from mainspring.jobs.held import Held, Worker
     from mainspring.jobs.model import JobFailure
     from mainspring.nodes.model import Pace
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
 
 UNREAD_FACTOR = 16
 """A peer that leaves this multiple of ``unsent_bytes`` unread is disconnected."""
+_DIGEST: Final = re.compile("[0-9a-f]{64}")
 ENDING_LIMIT: Final = 30.0
 """Seconds until the connection of a peer that sends no more is cut, whatever answers are then missing or unread."""
 
@@ -230,6 +235,17 @@ class Peer:
     def now(self) -> float:
         """Return monotonic time."""
         return self.service.clock.monotonic()
+
+    async def open_completion(
+        self, handle: bytes, token: bytes, digest: str, expires: float, heartbeat: float | None
+    ) -> Completion:
+        """Store a completion token for a job that this peer's workers run. Raises MainspringError."""
+        held = self.running(handle)
+        if held is None or held.token != token or held.job.function[:1] == DECISIONS:
+            raise ConflictError("the delivery of this job is over: another worker may have it")
+        if not _DIGEST.fullmatch(digest):
+            raise UsageError("the digest of a completion token is its SHA-256: 64 hexadecimal digits")
+        return await self.service.completions.open(held, bytes.fromhex(digest), expires, heartbeat)
 
     def prepare(self, deliveries: Sequence[tuple[str, str]], *, ready: bool) -> None:
         """Let jobs of this peer's workers begin when their executors are ``ready``. Those that it does not run are ignored."""

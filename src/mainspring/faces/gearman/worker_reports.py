@@ -129,9 +129,11 @@ def settle(peer: Peer, args: list[bytes]) -> None:
         acknowledge = _then(acknowledge, peer.decisions.refill)
     service = peer.service
     if outcome == b"succeeded":
-        if len(data) > peer.face.settings.max_value:
+        if len(data) > peer.face.settings.max_value and held.completion is None:
             message = f"the result has {len(data)} bytes, the store takes {peer.face.settings.max_value}"
             service.settling.failed(held, failure("ResultTooLarge", message), final=True, acknowledge=acknowledge)
+        elif held.completion is not None:
+            service.completions.returned(held, acknowledge)
         else:
             service.settling.succeeded(held, data, acknowledge)
     elif outcome == b"failed":

@@ -295,6 +295,8 @@ def extended_assignment(held: Held, service: JobService, before: int) -> bytes:
         info["run"], info["ref"] = str(options.run[0]), options.ref
     if options is not None and options.fire_us:
         info["fire_time"] = options.fire_us / 1_000_000
+    if options is not None and options.completion is not None:
+        info["completion"] = options.completion
     if options is not None and options.depth:
         info["depth"] = options.depth
     if job.suspects and rules.may_kill_workers(job):

@@ -13,7 +13,8 @@ import msgspec
 import structlog
 
 from mainspring import namespaces
-from mainspring.access.caller import Permission, Shares
+from mainspring.access.caller import Caller, Permission, Shares
+from mainspring.api.completions import NO_TOKEN_FOUND
 from mainspring.api.request import Page, problem_of, write
 from mainspring.errors import MainspringError
 from mainspring.faces.rest import registry
@@ -33,17 +34,16 @@ from mainspring.faces.rest.replies import (
 )
 from mainspring.faces.rest.security import PATHS, check_site, collect
 from mainspring.faces.rest.streams import Parts, disconnected
-from mainspring.faces.web.exchange import HEADERS, IncompleteBodyError, LongBodyError, read_body, send_answer
+from mainspring.faces.web.exchange import HEADERS, ROOT, IncompleteBodyError, LongBodyError, read_body, send_answer
 from mainspring.jobs.model import MOST_DEPTH
 from mainspring.loop_shares import SHARE_IN_SCOPE
 from mainspring.private_data import hide_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from mainspring.access.caller import Caller
     from mainspring.access.idempotency import IdempotencyKey
     from mainspring.api.handlers.registry import Api
     from mainspring.api.request import Feed, Request
@@ -70,7 +70,15 @@ WATCH_AFTER: Final = 1.0
 LOOK_INTERVAL: Final = 0.5
 """Seconds between two looks at the requests under way."""
 
+BY_TOKEN: Final = ROOT + "/completions/"
+"""The beginning of the paths whose last segment is a completion token: the only ones that need no other credential."""
+
 log = structlog.get_logger("mainspring.http")
+
+
+async def _none(_: str) -> bool:
+    """Know no completion token."""
+    return False
 
 
 class _Compiled:
@@ -201,7 +209,7 @@ class _Waits:
 class RestApp:
     """The application. ``prefix`` is the path under which a proxy shows it, such as ``/mainspring``, or empty.
 
-    ``shares`` has the places of requests under way.
+    ``shares`` has the places of requests under way. ``knows_token`` returns whether a text is a completion token of the store.
     """
 
     def __init__(
@@ -215,8 +223,10 @@ class RestApp:
         *,
         prefix: str = "",
         shares: Shares | None = None,
+        knows_token: Callable[[str], Awaitable[bool]] = _none,
     ) -> None:
         self._api = api
+        self._knows_token = knows_token
         self._doorkeeper = doorkeeper
         self._login = login
         self._replies = replies
@@ -385,10 +395,24 @@ class RestApp:
         exchange.caller = caller = msgspec.structs.replace(caller, request=exchange.id, depth=depth)
         return caller
 
+    async def _admit_token(self, exchange: _Exchange, token: str) -> Caller:
+        """Return the caller of a request by a completion token, which needs no credential. Raises HttpError for an unknown one.
+
+        So nobody else makes the node read a body. The site does not matter: no browser adds a completion token by itself.
+        """
+        if not await self._knows_token(token):
+            self._api.refused_token(exchange.address, exchange.id, "the completion token is unknown")
+            raise HttpError("completion_not_found", NO_TOKEN_FOUND)
+        exchange.caller = caller = Caller("completion token", (), address=exchange.address, request=exchange.id)
+        return caller
+
     async def _read(self, scope: Scope, exchange: _Exchange) -> None:
         """Admit the caller, find the route and read its inputs. Raises HttpError or ForbiddenError."""
-        caller = await self._admit(scope, exchange)
         method, headers, path = scope["method"], exchange.headers, exchange.path
+        if method == "POST" and path.startswith(BY_TOKEN):
+            caller = await self._admit_token(exchange, path.removeprefix(BY_TOKEN))
+        else:
+            caller = await self._admit(scope, exchange)
         found, values = self.table.find(method, path)
         route: Route = found.route
         exchange.found = found

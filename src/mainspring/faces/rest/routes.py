@@ -16,6 +16,7 @@ from msgspec import NODEFAULT
 from mainspring.access.caller import Permission
 from mainspring.api import (
     access,
+    completions,
     events,
     functions,
     jobs,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 SUBJECTS: Final = (
     access,
+    completions,
     events,
     functions,
     jobs,

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from mainspring.client import environment
-from mainspring.errors import MainspringError, WorkerFullError
+from mainspring.errors import MainspringError, ServerError, UsageError, WorkerFullError
 from mainspring.worker.around import Life
 from mainspring.worker.current import (
     CurrentJob,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from mainspring.client.inside import Awaited
+    from mainspring.worker.current import TokenRequest
     from mainspring.worker.registry import Function, Registry
 
 
@@ -70,6 +71,23 @@ class Refuse(msgspec.Struct, tag="refuse", array_like=True):
 
     number: int
     message: str
+
+
+class Opened(msgspec.Struct, tag="opened", array_like=True):
+    """The answer to a request for a completion token; ``error`` is empty if it is stored."""
+
+    number: int
+    kind: str = ""
+    error: str = ""
+
+
+class OpenToken(msgspec.Struct, tag="token", array_like=True):
+    """A request of the running job for a completion token; the process chooses the number."""
+
+    number: int
+    digest: str
+    expires: float
+    heartbeat: float | None
 
 
 class Begun(msgspec.Struct, tag="begun", array_like=True):
@@ -121,8 +139,8 @@ class Ended(msgspec.Struct, tag="ended", array_like=True):
     memory: int
 
 
-ToChild: TypeAlias = Run | Halt | Leave | Refuse
-ToParent: TypeAlias = Begun | Progress | Data | Logged | WaitBegun | WaitEnded | Ended
+ToChild: TypeAlias = Run | Halt | Leave | Refuse | Opened
+ToParent: TypeAlias = Begun | Progress | Data | Logged | WaitBegun | WaitEnded | Ended | OpenToken
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_to_child: Final = msgspec.msgpack.Decoder(ToChild).decode
@@ -170,6 +188,7 @@ class Child:
         self._job: CurrentJob | None = None
         self._numbers = itertools.count(1)
         self._awaited: dict[Awaited, int] = {}
+        self._asked: dict[int, Callable[[MainspringError | None], None]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Settlement] | None = None
 
@@ -194,6 +213,21 @@ class Child:
     def continues(self, job: CurrentJob, awaited: Awaited) -> None:  # noqa: ARG002
         """Notify the worker that such a wait is over."""
         self.send(WaitEnded(self._awaited.pop(awaited)))
+
+    def open_completion(
+        self, job: CurrentJob, request: TokenRequest, done: Callable[[MainspringError | None], None]
+    ) -> None:
+        """Ask the server for a completion token, through the worker."""
+        del job
+        number = next(self._numbers)
+        self._asked[number] = done
+        self.send(OpenToken(number, *request))
+
+    def _opened(self, message: Opened) -> None:
+        done = self._asked.pop(message.number, None)
+        if done is not None:
+            kind = UsageError if message.kind == UsageError.__name__ else ServerError
+            done(kind(message.error) if message.error else None)
 
     def send(self, message: ToParent) -> None:
         """Write one message; the end of the pipe ends the process.  Forks of a task send nothing."""
@@ -269,6 +303,8 @@ class Child:
                         self._runs.put(None)
                     case Refuse():
                         self._refuse(message)
+                    case Opened():
+                        self._opened(message)
 
     def _halt(self, reason: str) -> None:
         """Request the running job to stop, and end its waits for other jobs."""

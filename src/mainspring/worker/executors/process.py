@@ -17,6 +17,7 @@ import structlog
 from mainspring.client import environment
 from mainspring.client.inside import Awaited
 from mainspring.jobs.rules import LONGEST_PREPARATION
+from mainspring.worker.current import TokenRequest
 from mainspring.worker.delivery import Delivery, Finish, Finished
 from mainspring.worker.execution import Settlement, failure, stop_settlement
 from mainspring.worker.executors.child import (
@@ -26,6 +27,8 @@ from mainspring.worker.executors.child import (
     Halt,
     Leave,
     Logged,
+    Opened,
+    OpenToken,
     Progress,
     Refuse,
     Run,
@@ -40,6 +43,8 @@ from mainspring.worker.processes import python
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from mainspring.errors import MainspringError
 
 TASK_PROCESS: Final = tuple(python("-m", "mainspring.worker.executors.child"))
 """The command of a process that runs functions, without its arguments."""
@@ -272,6 +277,11 @@ class _Child(asyncio.Protocol):
                     awaited = Awaited(message.handle, partial(self._refuse, message.number))
                     self._awaited[message.number] = awaited
                     delivery.job.waits(awaited)
+                case OpenToken() if delivery is not None:
+                    delivery.job.open_completion(
+                        TokenRequest(message.digest, message.expires, message.heartbeat),
+                        partial(self._opened, delivery, message.number),
+                    )
                 case WaitEnded() if delivery is not None and message.number in self._awaited:
                     delivery.job.continues(self._awaited.pop(message.number))
                 case Begun():
@@ -304,6 +314,10 @@ class _Child(asyncio.Protocol):
             self._unsent.append(frame(message))
         else:
             self._transport.write(frame(message))
+
+    def _opened(self, delivery: Delivery, number: int, error: MainspringError | None) -> None:
+        if delivery is self._delivery:
+            self.send(Opened(number) if error is None else Opened(number, type(error).__name__, str(error)))
 
     def _refuse(self, number: int, error: BaseException) -> None:
         self.send(Refuse(number, str(error)))

@@ -62,7 +62,7 @@ class Activities:
         run = self._cache.get(delivery.link, number)
         if run is None:
             return False
-        if settlement is None or settlement.outcome != b"succeeded":
+        if settlement is None or settlement.outcome != b"succeeded" or delivery.job.awaits:
             run.activities.discard(ref)
             return False
         now = asyncio.get_running_loop().time()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from mainspring.clock import to_us
+from mainspring.errors import UsageError
 from mainspring.jobs import model as jobs
 from mainspring.jobs.model import backoff
 from mainspring.worker.current import CurrentJob
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.client.inside import Awaited
-    from mainspring.worker.current import LogLine
+    from mainspring.errors import MainspringError
+    from mainspring.worker.current import LogLine, TokenRequest
     from mainspring.worker.delivery import Executor
     from mainspring.worker.execution import Settlement
     from mainspring.worker.settings import WorkerSettings
@@ -66,6 +68,15 @@ class _StepReports:
         if job.origin is not None:
             line.fields = {"step": job.function, **(line.fields or {})}
             self._logs.add(job.origin, line)
+
+    def open_completion(
+        self, job: CurrentJob, request: TokenRequest, done: Callable[[MainspringError | None], None]
+    ) -> None:
+        """Refuse a completion token: a step is no job."""
+        del job, request
+        done(
+            UsageError("a step can have no completion token: await workflow.external_event(task, …), or task.submit(…)")
+        )
 
     def waits(self, job: CurrentJob, awaited: Awaited) -> None:
         """Do nothing."""

@@ -13,6 +13,7 @@ from mainspring.faces.rest.streams import Streams
 from mainspring.server.build import open_node
 from mainspring.server.engines import build_engine
 from mainspring.server.fleet import SystemClock
+from mainspring.server.http import token_knower
 from mainspring.server.node import Shutdown
 from mainspring.server.settings import ListenSettings, ServerSettings, WebhookSettings, parse_store
 
@@ -39,7 +40,16 @@ async def whole_node(store: str = "memory://", *, prefix: str = "") -> AsyncIter
     try:
         access, streams = MemoryAccess(), Streams()
         doorkeeper, login = Doorkeeper(access, Hosts(), prefix=prefix), Login(access, prefix=prefix)
-        app = RestApp(built.api, ALL_ROUTES, doorkeeper, login, built.access.replies, streams, prefix=prefix)
+        app = RestApp(
+            built.api,
+            ALL_ROUTES,
+            doorkeeper,
+            login,
+            built.access.replies,
+            streams,
+            prefix=prefix,
+            knows_token=token_knower(built),
+        )
         yield Client(app, access, streams), built
     finally:
         await built.node.close()

@@ -40,7 +40,7 @@ def operations() -> list[tuple[str, str, dict[str, Any]]]:
 def is_allowed(operation: dict[str, Any], path: str, namespace: str, caller: Caller) -> bool:
     """Return what the document promises: whether the caller may use an operation in a namespace."""
     permission = Permission(operation["x-permission"])
-    if permission is Permission.SIGNED_IN:
+    if permission in {Permission.SIGNED_IN, Permission.BY_TOKEN}:
         return True
     (grant,) = caller.grants
     if operation.get("x-in-all-namespaces"):
@@ -80,7 +80,9 @@ def test_each_operation_is_for_the_callers_that_its_permission_allows() -> None:
                         status = await status_of(client, method, target, operation, name)
                         if (status != 403) != expected or status in (401, 500):
                             wrong.append((method, path, namespace, name, status))
-                    assert await status_of(client, method, target, operation, None) == 401
+                    # A completion token is a credential of its own: without one there is nothing.
+                    unknown = 404 if operation["x-permission"] == Permission.BY_TOKEN.value else 401
+                    assert await status_of(client, method, target, operation, None) == unknown
             assert wrong == []
 
     asyncio.run(test())
@@ -429,6 +431,8 @@ def test_no_permission_is_weaker_than_the_deeds_of_its_operation() -> None:
         permission, place = Permission(one["x-permission"]), path.partition("/namespaces/{namespace}")[2]
         if path.endswith(PAYLOADS):
             allowed = {Permission.PAYLOADS}
+        elif path == "/api/v1/completions/{token}":
+            allowed = {Permission.BY_TOKEN}
         elif (
             "/tokens" in path
             or "/audit" in path
