@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from typing import Annotated, Any, assert_type
 
 from mainspring import App, CoroutineTask, CurrentJob, Data, Job, Missed, Progress, Provide, Rate, Task, Warned, ZooKeeper
-from mainspring import workflow
+from mainspring import Done, ExternalTask, Failed, Running, workflow
 from mainspring.client.submission import Submission
 
 default = App()
@@ -52,6 +52,24 @@ async def later(number: int) -> str:
 @default.task(concurrency=1)
 def alone() -> bytes:
     return b""
+
+
+class Step:
+    async def submit(self, args: list[str], key: str) -> str | Failed:
+        return key
+
+    async def status(self, meta: str) -> Running | Done[float] | Failed:
+        return Done(1.0)
+
+    async def cancel(self, meta: str) -> None: ...
+
+
+step = default.external(every="1s")(Step)
+assert_type(step, ExternalTask[[list[str]], float])
+assert_type(step.submit(["x"]), Job[float])
+step.submit(5)  # refused
+default.external(every="1s")(double)  # refused
+default.external(name="step")(Step)  # refused
 
 
 assert_type(double.submit(1), Job[int])
