@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from mainspring import (
     App,
     ConflictError,
+    HeldSlots,
     JobCancelled,
     JobTimedOut,
     NotFoundError,
@@ -200,6 +201,63 @@ def test_a_run_whose_code_has_changed_is_parked_until_the_code_fits(tmp_path: Pa
             assert did == []
 
     for part in (begin, change, undo):
+        asyncio.run(asyncio.wait_for(part(), TIMEOUT))
+
+
+def printing_app() -> tuple[App, Any, Any]:
+    """Return an App with a workflow that holds a printer for an activity, a child, and after a signal another activity."""
+    app = App()
+    printers = app.resource("printer", items={"p1": {"colour"}, "p2": set()})
+    go = app.signal("go", str)
+
+    @app.task
+    def use(held: HeldSlots, page: str) -> str:
+        return f"{page} on {held.item} as {held.number}"
+
+    @app.workflow
+    async def chapter(held: HeldSlots) -> str:
+        return await use.submit(held, "chapter")
+
+    @app.workflow
+    async def brochure() -> list[str]:
+        async with printers["colour"].hold(timeout="1h") as held:
+            pages = [await use.submit(held, "cover"), await chapter.submit(held)]
+            await go.receive()
+            return [*pages, await use.submit(held, "back")]
+
+    return app, brochure, go
+
+
+def test_a_run_keeps_its_slots_over_the_end_of_its_node(tmp_path: Path) -> None:
+    async def shown(fleet: Fleet, app: App) -> list[tuple[str, str, list[str]]]:
+        runs = [await fleet.call(app, "workflows.show", key=key) for key in ("first", "second")]
+        (printer,) = [(await fleet.call(app, "resources.show", name="printer"))]
+        assert [one["kind"] for one in (*printer["holds"], *printer["waits"])] == ["run", "run"]
+        assert (printer["holds"][0]["holder"], printer["waits"][0]["holder"]) == (runs[0]["run"], runs[1]["run"])
+        return [(one["state"], one["item"], one["lacks"]) for run in runs for one in run["holds"]]
+
+    expected = [("held", "p1", []), ("waits", "colour", ["printer"])]
+
+    async def begin() -> None:
+        app, brochure, _ = printing_app()
+        async with node(tmp_path) as fleet, fleet.worker(app):
+            await brochure.options(id="first").asubmit()
+            await fleet.until(app, "first", receives=["go"])
+            await brochure.options(id="second").asubmit()
+            await fleet.until(app, "second", holds=True)
+            assert await shown(fleet, app) == expected
+
+    async def go_on() -> None:
+        app, brochure, go = printing_app()
+        async with node(tmp_path) as fleet:
+            assert await shown(fleet, app) == expected
+            async with fleet.worker(app):
+                for key, number in (("first", 1), ("second", 2)):
+                    await brochure.get(key).asignal(go, "on")
+                    pages = [f"{page} on p1 as {number}" for page in ("cover", "chapter", "back")]
+                    assert await brochure.get(key).aresult(TIMEOUT) == pages
+
+    for part in (begin, go_on):
         asyncio.run(asyncio.wait_for(part(), TIMEOUT))
 
 
