@@ -332,7 +332,7 @@ class HoldSuite(StoreFixtures):
         examples = 150 if not store.engine.durable else 40 if not store.engine.shared else 15
 
         @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), database=None)
-        @given(st.lists(_STEPS, max_size=25))
+        @given(st.lists(STEPS, max_size=25))
         def play(steps: list[Step]) -> None:
             game = Game(store)
             try:
@@ -423,7 +423,7 @@ class Step(NamedTuple):
     total: int
 
 
-_STEPS = st.builds(
+STEPS = st.builds(
     Step,
     st.sampled_from(["new", "new", "new", "ask", "ask", "turn", "late", "end", "end", "total", "crash"]),
     st.integers(0, 100),
@@ -435,17 +435,24 @@ _STEPS = st.builds(
 
 
 class Player:
-    """A job of the model."""
+    """A job of the model, or another holder."""
 
-    def __init__(self, job: Job, need: Need, since: int, priority: int) -> None:
-        self.job, self.need, self.since, self.priority = job, need, since, priority
+    def __init__(self, holder: Holder, need: Need, since: int, priority: int, job: Job | None = None) -> None:
+        self.holder, self.need, self.since, self.priority = holder, need, since, priority
+        self._job = job
         self.turn = 1
         self.waits = False
         self.has: dict[str, int] | None = None
 
-    def order(self) -> tuple[int, int]:
+    @property
+    def job(self) -> Job:
+        """Return the job."""
+        assert self._job is not None
+        return self._job
+
+    def order(self) -> tuple[int, Holder]:
         """Return the place among those that wait."""
-        return self.since + self.priority * 60_000_000, self.job.id
+        return self.since + self.priority * 60_000_000, self.holder
 
 
 class Game:
@@ -453,30 +460,31 @@ class Game:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._prefix = f"{next(_names)}-"
-        self._totals = {"l": 3, "m": 2, "plain": 1, "colour": 2}
-        self._players: list[Player] = []
+        self.prefix = f"{next(_names)}-"
+        self.totals = {"l": 3, "m": 2, "plain": 1, "colour": 2}
+        self.players: list[Player] = []
         self._numbers: dict[str, int] = {}
-        define(store, f"{self._prefix}l", counted(3))
-        define(store, f"{self._prefix}m", counted(2))
-        define(store, f"{self._prefix}p", named({"p1": {"colour"}, "p2": (), "p3": {"colour", "large"}}))
+        define(store, f"{self.prefix}l", counted(3))
+        define(store, f"{self.prefix}m", counted(2))
+        define(store, f"{self.prefix}p", named({"p1": {"colour"}, "p2": (), "p3": {"colour", "large"}}))
 
     def play(self, step: Step) -> None:
         """Play a step, and compare."""
         if step.what == "new":
-            job = self._store.leased(function=self._prefix.encode())
-            self._players.append(Player(job, step.need, NOW + step.pick * 1_000_000, int(step.priority)))
+            job = self._store.leased(function=self.prefix.encode())
+            since = NOW + step.pick * 1_000_000
+            self.players.append(Player(lease(job), step.need, since, int(step.priority), job))
         elif step.what == "total":
-            self._totals["l"] = step.total
-            define(self._store, f"{self._prefix}l", counted(step.total))
+            self.totals["l"] = step.total
+            define(self._store, f"{self.prefix}l", counted(step.total))
         elif step.what == "crash":
             self._store.reopen()
             self._store.recover()
-            self._players.clear()
-        elif self._players:
-            player = self._players[step.pick % len(self._players)]
+            self.players = [one for one in self.players if one.holder.kind != HolderKind.LEASE]
+        elif jobs := [one for one in self.players if one.holder.kind == HolderKind.LEASE]:
+            player = jobs[step.pick % len(jobs)]
             if step.what == "end":
-                self._players.remove(player)
+                self.players.remove(player)
                 job = player.job
                 settlement = Settlement(job, step.event, job.attempt + 1, ended_us=NOW, due_us=NOW + 1)
                 settle = ops.Settle([settlement])
@@ -490,10 +498,10 @@ class Game:
                     player.turn += 1
                     player.waits, player.has = False, None
                 self._ask(player, is_late=step.what == "late")
-        self._compare()
+        self.compare()
 
     def _ask(self, player: Player, *, is_late: bool) -> None:
-        asked = request(player.job, *player.need.lines(self._prefix), turn=player.turn)
+        asked = request(player.job, *player.need.lines(self.prefix), turn=player.turn)
         limit_us = NOW if is_late else 0
         asked = asked._replace(since_us=player.since, priority=player.priority, limit_us=limit_us)
         (answer,) = ask(self._store, asked)
@@ -511,49 +519,52 @@ class Game:
                 assert numbers[0] > self._numbers.get(name, 0), "numbers rise"
                 self._numbers[name] = numbers[0]
 
-    def _free(self) -> dict[str, int]:
-        free = dict(self._totals)
-        for player in self._players:
+    def free(self) -> dict[str, int]:
+        """Return the free slots."""
+        free = dict(self.totals)
+        for player in self.players:
             for kind, number in (player.has or {}).items():
                 free[kind] -= number
         return {kind: max(number, 0) for kind, number in free.items()}
 
     def _granted(self, asker: Player) -> dict[str, int] | None:
-        free = self._free()
-        for player in sorted((one for one in self._players if one.waits), key=Player.order):
-            whole, _ = _taken(player.need, self._totals)
+        free = self.free()
+        for player in sorted((one for one in self.players if one.waits), key=Player.order):
+            whole, _ = taken(player.need, self.totals)
             if not whole:
                 continue
-            whole, taken = _taken(player.need, free)
-            for kind, number in taken.items():
+            whole, units = taken(player.need, free)
+            for kind, number in units.items():
                 free[kind] -= number
             if player is asker:
-                return taken if whole else None
+                return units if whole else None
         return None
 
-    def _compare(self) -> None:
-        shown = show(self._store, *(f"{self._prefix}{name}" for name in "lmp"))
-        held: dict[int, dict[str, int]] = {}
+    def compare(self) -> None:
+        """Compare the rows with the model."""
+        shown = show(self._store, *(f"{self.prefix}{name}" for name in "lmp"))
+        held: dict[Holder, dict[str, int]] = {}
         for hold in (hold for one in shown for hold in one.holds):
-            kind = hold.resource.removeprefix(self._prefix)
+            kind = hold.resource.removeprefix(self.prefix)
             kind = kind if kind != "p" else "plain" if hold.item == "p2" else "colour"
-            units = held.setdefault(hold.holder.id, {})
+            units = held.setdefault(hold.holder, {})
             units[kind] = units.get(kind, 0) + hold.units
         assert held == {
-            player.job.id: {kind: number for kind, number in player.has.items() if number}
-            for player in self._players
+            player.holder: {kind: number for kind, number in player.has.items() if number}
+            for player in self.players
             if player.has is not None
         }
-        waiting = {one.holder.id for shown_one in shown for one in shown_one.requests}
-        assert waiting == {player.job.id for player in self._players if player.waits}
+        waiting = {one.holder for shown_one in shown for one in shown_one.requests}
+        assert waiting == {player.holder for player in self.players if player.waits}
 
     def end(self) -> None:
         """End all jobs."""
-        for player in self._players:
-            self._store.end(player.job)
+        for player in self.players:
+            if player.holder.kind == HolderKind.LEASE:
+                self._store.end(player.job)
 
 
-def _taken(need: Need, free: dict[str, int]) -> tuple[bool, dict[str, int]]:
+def taken(need: Need, free: dict[str, int]) -> tuple[bool, dict[str, int]]:
     """Return whether all that is needed is free, and what of it is."""
     colour = min(need.colour, free["colour"])
     plain = min(need.any, free["plain"])

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from mainspring.resources.hold_store import AskHolds, FindRunHolds, FindRunRequests
-from mainspring.resources.holds import HeldItem, HoldAnswer, Line, Request, Resource, counted, named
+from mainspring.resources.holds import HeldItem, HoldAnswer, Holder, HolderKind, Line, Request, Resource, counted, named
 from mainspring.resources.instance_store import Tend
 from mainspring.resources.instances import Done, Report
 from mainspring.resources.managed import Managed
@@ -17,9 +19,10 @@ from mainspring.workflows import store as ops
 from mainspring.workflows.history import HELD, LACKING, ChildPolicy, MarkerName, WorkflowExecutionSignaled
 from mainspring.workflows.hold_calls import MOST_HOLDS, HoldCall, encode_call
 from mainspring.workflows.model import Key, Limits
-from mainspring.workflows.requests import CancelWorkflowExecution, FailWorkflowExecution, RecordMarker
+from mainspring.workflows.requests import CancelWorkflowExecution, FailWorkflowExecution, RecordMarker, Signal
+from tests.conformance.suite.driver import NOW
 from tests.conformance.suite.flows import DEFINITION, SECOND
-from tests.conformance.suite.holds import define, lease, show, slots
+from tests.conformance.suite.holds import STEPS, Game, Player, Step, define, lease, show, slots, taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,6 +146,73 @@ def _end_by_policy(flows: Flows, run: int) -> None:
     while flows.run_errands():
         pass
 
+
+class RunGame(Game):
+    """Plays steps of jobs and of runs. After each step the requests of runs are decided, as a node does each second."""
+
+    def __init__(self, flows: Flows) -> None:
+        super().__init__(flows.store)
+        self._flows = flows
+
+    def play_run(self, what: str, step: Step) -> None:
+        """Play a step of a run, and compare."""
+        flows = self._flows
+        runs = [one for one in self.players if one.holder.kind == HolderKind.RUN]
+        if what == "job":
+            self.play(step)
+        elif what == "ask":
+            flows.now_us = NOW + step.pick * 1_000_000
+            run = flows.start(priority=int(step.priority))
+            lines = step.need.lines(self.prefix)
+            flows.running(run, asking(1, *(UseSpec(line.resource, line.units, [*line.labels]) for line in lines)))
+            player = Player(Holder(HolderKind.RUN, run, 1), step.need, flows.now_us, int(step.priority))
+            player.waits = True
+            self.players.append(player)
+        elif runs:
+            self._end(what, runs[step.pick % len(runs)])
+        self._decide()
+        self.compare()
+
+    def _end(self, what: str, player: Player) -> None:
+        flows, run = self._flows, player.holder.id
+        self.players.remove(player)
+        if what == "terminate":
+            flows.terminate(Key(run=run))
+            return
+        if not flows.row(run).decision:
+            flows.signal(Signal(Key(run=run), "go", b""))
+        if what == "continue":
+            flows.chained(run)
+        elif what == "give up" and player.waits:
+            before = len(answers(flows, run))
+            flows.running(run, giving_up(1))
+            ((_, answer),) = answers(flows, run)[before:]
+            assert answer.lacks
+            assert not answer.items, "what can be granted is granted before"
+        else:
+            flows.running(run, releasing(1))
+
+    def _decide(self) -> None:
+        flows = self._flows
+        names = [f"{self.prefix}{name}" for name in "lmp"]
+        flows.group(AskHolds((), flows.now_us, freed=names))
+        free = self.free()
+        for player in sorted((one for one in self.players if one.waits), key=Player.order):
+            if not taken(player.need, self.totals)[0]:
+                continue
+            whole, units = taken(player.need, free)
+            for kind, number in units.items():
+                free[kind] -= number
+            if whole and player.holder.kind == HolderKind.RUN:
+                player.waits, player.has = False, units
+                ((number, answer),) = answers(flows, player.holder.id)
+                assert (number, sum(one.units for one in answer.items)) == (1, sum(units.values()))
+
+
+_GAMES = st.lists(
+    st.tuples(st.sampled_from(["job", "job", "ask", "ask", "release", "give up", "terminate", "continue"]), STEPS),
+    max_size=20,
+)
 
 ENDS: dict[str, Callable[[Flows, int], None]] = {
     "completed": _complete,
@@ -378,6 +448,26 @@ class RunHoldFlows:
         flows.running(first, releasing(1), flows.timer(60))
         flows.store.reopen()
         assert answers(flows, second) == [(7, granted(2))], "the answer is stored with the grant"
+
+    # ---- everything together ----
+
+    def test_a_naive_model_agrees_about_runs_and_jobs(self, flows: Flows) -> None:
+        examples = 60 if not flows.store.engine.durable else 20 if not flows.store.engine.shared else 8
+
+        @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+        @given(_GAMES)
+        def play(steps: list[tuple[str, Step]]) -> None:
+            game = RunGame(flows)
+            try:
+                for what, step in steps:
+                    game.play_run(what, step)
+            finally:
+                game.end()
+                for player in game.players:
+                    if player.holder.kind == HolderKind.RUN:
+                        flows.terminate(Key(run=player.holder.id))
+
+        play()
 
     # ---- what is refused ----
 
