@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from .workflows.program import WITH_CHILDREN
+from .workflows.program import WITH_CHILDREN, WITH_HOLDS
 from .workflows.running import simulate_flows
 
 
@@ -28,6 +28,11 @@ def test_chains_of_runs_lose_no_signal() -> None:
 @pytest.mark.parametrize(("store", "seeds"), [("memory", 12), ("sqlite", 3)])
 def test_runs_with_children_end_as_they_must(store: str, seeds: int) -> None:
     assert simulate_flows(store, range(seeds), kinds=WITH_CHILDREN) > 10 * seeds
+
+
+@pytest.mark.parametrize(("store", "seeds"), [("memory", 12), ("sqlite", 3)])
+def test_runs_that_share_a_resource_end_as_they_must(store: str, seeds: int) -> None:
+    assert simulate_flows(store, range(seeds), kinds=WITH_HOLDS) > 2 * seeds
 
 
 @pytest.mark.long

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from mainspring.callbacks import CallInProgress
 from mainspring.engines.memory import jobs as memory_jobs
+from mainspring.engines.memory.holds import MemoryHolds
 from mainspring.engines.memory.workflows import MemoryRuns
 from mainspring.faces.gearman.decide_packets import DecisionReports
 from mainspring.faces.gearman.peer import Peer
@@ -37,11 +38,11 @@ from mainspring.workflows.store import Begun, Start
 
 from .stores import SimulationError
 from .wires import wait_for_answers
-from .workflows.program import WITH_CHILDREN
+from .workflows.program import WITH_CHILDREN, WITH_HOLDS
 from .workflows.running import simulate_flows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from mainspring.jobs.model import Job
     from mainspring.workflows.changes import RunChanges
@@ -316,3 +317,22 @@ def test_doing_a_request_to_another_run_twice_is_detected(monkeypatch: Plant) ->
 
     monkeypatch.setattr(outbox, "_run", twice)
     is_caught(10, by="jobs are left", kinds=WITH_CHILDREN)
+
+
+# ---- resources ----
+
+
+def test_a_hold_that_is_kept_at_a_terminate_is_detected(monkeypatch: Plant) -> None:
+    async def open_runs(_: MemoryHolds, runs: Collection[int]) -> Collection[int]:
+        return runs
+
+    monkeypatch.setattr(MemoryHolds, "open_runs", open_runs)
+    is_caught(12, by="is closed, and holds a slot", kinds=WITH_HOLDS)
+
+
+def test_a_grant_without_its_answer_is_detected(monkeypatch: Plant) -> None:
+    async def answer_runs(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(MemoryHolds, "answer_runs", answer_runs)
+    is_caught(12, by="has stood still", kinds=WITH_HOLDS)

@@ -9,7 +9,7 @@ import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mainspring import App, Retry, workflow
+from mainspring import App, HoldTimedOut, Retry, workflow
 from mainspring.errors import JobCancelled, JobError
 
 if TYPE_CHECKING:
@@ -20,10 +20,14 @@ FAILED = "failed"
 CANCELLED = "cancelled"
 TIMED_OUT = "timed out"
 DONE = "done"
+SHARED = "shared"
+SLOTS = 2
 """The signal that lets a run of ``inbox`` or ``until`` end."""
 VERSIONS = {"a": "1", "b": "1", "c": "2"}
 """The builds, with the version of their workflows."""
 KINDS = ("chain", "joint", "fan", "fused", "inbox", "until", "race", "careful", "sides")
+WITH_HOLDS = ("shares",)
+"""The kind of seeds in which runs share a resource."""
 WITH_CHILDREN = ("family", "fused", "careful")
 """The kinds of seeds with children, which are seeds of their own: the others stay as they were."""
 
@@ -230,5 +234,31 @@ def relaying() -> App:
     return app
 
 
+def sharing() -> App:
+    """Return an App with a workflow whose runs share the slots of a resource."""
+    app = App()
+    shared = app.resource(SHARED, total=SLOTS)
+
+    @app.task(retry=Retry(max_attempts=2, initial=0.2), timeout=timedelta(seconds=3))
+    async def work(run: int, label: str) -> int:
+        return await _stages[0].execute(run, label, step=False)
+
+    @app.workflow
+    async def shares(size: int) -> list[Any]:
+        """Work with one slot and with two, by turns, and wait for them not too long."""
+        run = workflow.info().run
+        log: list[Any] = []
+        for place in range(size):
+            try:
+                async with shared.hold(1 + place % SLOTS, timeout=timedelta(seconds=20)):
+                    log.append(await settled(work.submit(run, f"w{place + 1}")))
+            except HoldTimedOut:
+                log.append(TIMED_OUT)
+        return log
+
+    return app
+
+
 APPS = {build: program(build) for build in VERSIONS}
+SHARING = sharing()
 RELAY = relaying()

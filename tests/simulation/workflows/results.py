@@ -9,7 +9,7 @@ import msgspec
 from mainspring.workflow_code.instance import Instance
 from mainspring.workflows import history
 
-from .program import APPS, CANCELLED, DONE, FAILED, RELAY, TIMED_OUT, VERSIONS
+from .program import APPS, CANCELLED, DONE, FAILED, RELAY, SHARING, TIMED_OUT, VERSIONS
 
 if TYPE_CHECKING:
     from .accounts import Account
@@ -92,7 +92,7 @@ def check_replay(account: Account) -> None:
     parked = []
     version = account.events[0].version
     apps = [APPS[build] for build, its in VERSIONS.items() if its == version]
-    for app in [RELAY] if account.kind == "relay" else apps:
+    for app in {"relay": [RELAY], "shares": [SHARING]}.get(account.kind, apps):
         instance = Instance(app.registry.workflows[account.kind, version].code, account.run)
         parked.append(instance.deliver(account.events, account.events[-1].at_us).parked)
         instance.evict()
@@ -173,7 +173,14 @@ def _family(recorded: Recorded, result: Any) -> None:
     assert len(result) == 2 * recorded.size + 1
 
 
+def _shares(recorded: Recorded, result: Any) -> None:
+    works = [recorded.activities.get(f"w{place + 1}", TIMED_OUT) for place in range(recorded.size)]
+    assert result == works
+    assert result.count(TIMED_OUT) <= recorded.fired
+
+
 _CHECKS = {
+    "shares": _shares,
     "family": _family,
     "chain": _chain,
     "joint": _joint,

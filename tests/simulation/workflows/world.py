@@ -6,7 +6,10 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Any
 
+from mainspring.clock import to_us
 from mainspring.jobs.model import State
+from mainspring.resources.hold_store import FindHolds
+from mainspring.resources.holds import counted
 from mainspring.workflows.model import Key, Status
 from mainspring.workflows.store import ShowRun
 from tests.progress import Position, Progress
@@ -18,7 +21,7 @@ from tests.simulation.store import UNTIMED, History
 from . import program
 from .clients import Closer, RunClient
 from .deciders import DeciderHost
-from .program import APPS, RELAY
+from .program import APPS, RELAY, SHARED, SHARING, SLOTS, WITH_HOLDS
 from .results import check_relay, check_replay, check_result
 from .stage import FlowStage
 from .store import FlowStore
@@ -47,6 +50,7 @@ class FlowWorld(FlowStage):
     def __init__(self, seed: int, make: Make, kinds: Sequence[str] = (), *, chains: bool = False) -> None:
         super().__init__(seed, kinds, chains=chains)
         self._chains = chains
+        self._shares = tuple(self.kinds) == WITH_HOLDS
         chance = self.chance
         self.crashes = chance.random() < 0.5
         self.pauses = chance.random() < 0.3
@@ -67,7 +71,8 @@ class FlowWorld(FlowStage):
         hosts = []
         for number in range(chance.randint(1, 3)):
             build = other if number == 1 else "a"
-            registry = RELAY.registry if self._chains else APPS[build].registry
+            app = RELAY if self._chains else SHARING if self._shares else APPS[build]
+            registry = app.registry
             if chance.random() < 0.3:
                 registry = registry.subset({name for name, _ in registry.workflows})  # it only decides
             skew = chance.choice((0.0, 0.0, chance.uniform(-5, 5)))
@@ -81,7 +86,10 @@ class FlowWorld(FlowStage):
             return self._store
 
         engine = self._make(self.accounts, self._cache)
-        return Life(engine, History(), self.clock, self.chance, workflows=True, store=store)
+        life = Life(engine, History(), self.clock, self.chance, workflows=True, store=store)
+        if self._shares:
+            life.service.resources.declare(SHARED, counted(SLOTS))
+        return life
 
     # ---- chance ----
 
@@ -100,11 +108,23 @@ class FlowWorld(FlowStage):
         """Check that closed runs have left no jobs, and that no check has failed where the node's or the users' code runs."""
         if self.violations:
             raise self.violations[0]
+        if self._shares:
+            self._check_holds()
         while self.accounts.closed:
             account = self.accounts.closed.pop()
             for job_id in (account.decision, *(activity.job for activity in account.activities.values())):
                 found = self.life.store.find(job_id)
                 assert found is None, f"run {account.run} is closed, and its job {found} is left"
+
+    def _check_holds(self) -> None:
+        """Check that the runs that have slots are open, and have no more than there are."""
+        found: list[Any] = []
+        self._store.look(FindHolds((SHARED,), to_us(self.clock.wall())), UNTIMED, found.append)
+        ((_, holds, _),) = found[-1]
+        assert sum(hold.units for hold in holds) <= SLOTS, f"more is held than there is: {holds}"
+        for hold in holds:
+            account = self.accounts.runs.get(hold.holder.id)
+            assert account is None or account.close is None, f"the run {hold.holder.id} is closed, and holds a slot"
 
     def _check_memory(self) -> None:
         """Check the node's memory."""
@@ -327,7 +347,7 @@ class FlowWorld(FlowStage):
         assert not workflows.cached._runs
 
     def _names(self) -> set[str]:
-        return {"relay"} if self._chains else {*program.KINDS, *self.kinds}
+        return {"relay"} if self._chains else {*WITH_HOLDS} if self._shares else {*program.KINDS, *self.kinds}
 
     def _check_run(self, account: Any) -> None:
         shown: list[Any] = []
