@@ -160,6 +160,18 @@ class Logged(NamedTuple):
     ids: Sequence[int]
 
 
+class FollowValues(NamedTuple):
+    """Clients of the node of a term wait for published values: report them to it for some seconds. Older nodes ignore it."""
+
+    by: int
+
+
+class ValuesPublished(NamedTuple):
+    """Values of these jobs were stored, and clients of the receiving node wait for some."""
+
+    ids: Sequence[int]
+
+
 class InterestsChanged(NamedTuple):
     """The receiving node reads the interests in events again, which another node has changed. Older nodes ignore it."""
 
@@ -196,6 +208,8 @@ Message = (
     | Logged
     | InterestsChanged
     | TakeSlots
+    | FollowValues
+    | ValuesPublished
 )
 
 

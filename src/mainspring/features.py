@@ -74,6 +74,11 @@ class Feature(StrEnum):
         "this node's store is on ZooKeeper, which keeps no series of functions: use a store on SQLite or PostgreSQL",
     )
     """Series of functions (`series`)."""
+    VALUES = (
+        "values",
+        "this node's store keeps no published values: a store on SQLite or PostgreSQL, or in memory, does",
+    )
+    """Published values of jobs and runs (`values.service`)."""
     WORKFLOWS = "workflows", "this node's store keeps no workflows: a store on SQLite or PostgreSQL, or in memory, does"
     """Runs of workflows: `jobs.slices.RunTransaction`, jobs with `Options.forget`, which are deleted at their end, and requests
     to stop held jobs (`jobs.store.RequestStop`)."""

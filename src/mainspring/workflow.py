@@ -58,6 +58,7 @@ __all__ = [
     "now",
     "patched",
     "progress",
+    "publish",
     "rng",
     "should_continue",
     "side_effect",
@@ -110,6 +111,18 @@ def progress(done: int, total: int, text: str = "") -> None:
     if len(check_text(text, "text")) > _MOST_TEXT:
         raise UsageError(f"the text of progress has {len(text)} characters; at most {_MOST_TEXT} are shown: shorten it")
     calls.progress = RunProgress(*numbers, text)
+
+
+def publish(name: str, value: Any, /) -> None:
+    """Publish a value of the run, which programs and people can read while it runs and afterwards: the last one of each name.
+
+    It is what JSON makes of it. It goes to the node with the next report about the run, and is stored together with that: a value
+    is never ahead of the history, and replays do not publish again. It is in no history. The runs of a chain share their names.
+
+    Raises UsageError for a name that is empty, longer than 100 characters or not printable, for more than 100 names, for a value
+    of more than 64 KiB, and for more than 1 MiB in all; PayloadError for a value that JSON cannot represent.
+    """
+    _calls("publish").publish(name, value)
 
 
 def now() -> datetime:

@@ -272,6 +272,9 @@ CASES: dict[type[Request[Any]], Requests] = {
         *_jobs(jobs.ReadJobLogs, whole=True, wait=0.0)(world),
     ],
     jobs.FollowLogs: _jobs(jobs.FollowLogs),
+    jobs.ListValues: lambda world: [*_jobs(jobs.ListValues)(world), *_jobs(jobs.ListValues, wait=0.0)(world)],
+    jobs.ShowValue: _jobs(jobs.ShowValue, name="hidden-value"),
+    jobs.FollowValues: _jobs(jobs.FollowValues),
     events.ListEvents: lambda world: [
         events.ListEvents(),
         events.ListEvents(order="oldest"),
@@ -426,6 +429,7 @@ async def outcome(world: World, request: Request[Any]) -> bytes | Code:
                 namespaces.FollowNumbers,
                 namespaces.FollowVersion,
                 jobs.FollowLogs,
+                jobs.FollowValues,
                 events.FollowEvents,
                 operations.FollowOperation,
             ),

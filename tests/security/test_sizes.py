@@ -145,6 +145,8 @@ CHECKED: dict[str, str] = {
     r"jobs\.model\.JobFailure\.\w+": "model.fitting",
     r"faces\.gearman\.worker_reports\.SettleDetail\.delay": "settle: clamped",
     r"faces\.gearman\.worker_reports\.LoggedLines\.(handle|token)": "only compared",
+    r"faces\.gearman\.worker_reports\.PublishedOf\.(handle|token)": "only compared",
+    r"faces\.gearman\.worker_reports\.PublishedOf\.values.*": "values.model.refused_values",
     r"job_logs\.model\.Line\.\w+(\{[kv]\})?": "tidy: shortened and clamped",
 }
 """The fields without a limit in their type, and what limits them."""

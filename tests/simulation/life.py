@@ -10,6 +10,7 @@ from mainspring.api.handlers.jobs import JobCalls, JobChangeCalls
 from mainspring.api.handlers.logs import LogCalls
 from mainspring.api.handlers.registry import Api
 from mainspring.api.handlers.submitting import SubmitCalls
+from mainspring.api.handlers.values import ValueCalls
 from mainspring.api.handlers.workflows import VersionCalls, WorkflowCalls
 from mainspring.events import Hub
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings
@@ -23,6 +24,7 @@ from mainspring.jobs.service import JobService
 from mainspring.server.engines import run_slice
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads
+from mainspring.values.service import ValueService, Waiters
 from mainspring.workflows.model import Limits
 from mainspring.workflows.service import RootRuns, WorkflowService
 
@@ -113,7 +115,24 @@ class Life:
                 is_held=lambda job_id: self.service.table.find(job_id) is not None,
                 **of_runs,
             )
-        handlers = [jobs.handlers, changes.handlers, LogCalls(logs, self.service).handlers]
+        values = None
+        if Feature.VALUES not in engine.lacks:
+            values = ValueService(
+                self.commits,
+                self.reads,
+                clock,
+                self.service.later,
+                Waiters(clock.monotonic, lambda: self.service.term, None, None),
+                lambda: self.service.term,
+                is_shared=False,
+                root_of=of_runs.get("root_of", lambda run: run),
+            )
+        handlers = [
+            jobs.handlers,
+            changes.handlers,
+            LogCalls(logs, self.service).handlers,
+            ValueCalls(values, self.service).handlers,
+        ]
         if self.workflows is not None:
             limits = Limits(largest=engine.max_value)
             handlers.append(WorkflowCalls(self.workflows, self.service, jobs, submits, limits).handlers)
@@ -132,8 +151,9 @@ class Life:
             shut_down=lambda _: None,
             workflows=self.workflows,
             logs=logs,
+            values=values,
         )
-        self.logs = logs
+        self.logs, self.values = logs, values
         self.wires: list[Wire] = []
         self.ready = False
         if self.workflows is None:

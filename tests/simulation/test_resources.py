@@ -50,11 +50,6 @@ def test_no_slot_has_two_holders_and_all_jobs_run(first: int) -> None:
     assert Counted.all_most > before[1] + 100, "slots were short"
 
 
-@pytest.mark.parametrize("seed", [1012, 1025, 1142, 1191, 1247])
-def test_foreground_jobs_are_stored_as_terms_end_and_nodes_drain(seed: int) -> None:
-    simulate_fleet(seed, kind=ResourceWorld)
-
-
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", range(1000, 6000, 1000))

@@ -41,6 +41,7 @@ class ExtensionKind(IntEnum):
     PAUSED = 1019
     LOG = 1025
     PROGRESS_TEXT = 1026
+    VALUES = 1027
 
 
 BETWEEN_TERMS = (b"was ended by another node", b"has ended, and")
@@ -258,6 +259,11 @@ class ExtensionPeer(Peer):
         """Send LOG: lines of a job, the first with this number."""
         lines = [[1, 1, "", message, None] for message in messages]
         self.write(encode(ExtensionKind.LOG, msgspec.msgpack.encode([[job.handle, job.token, first, lines]])))
+
+    def publish(self, job: Assigned, **values: Any) -> None:
+        """Send VALUES: published values of a job."""
+        named = [(name, msgspec.json.encode(value)) for name, value in values.items()]
+        self.write(encode(ExtensionKind.VALUES, msgspec.msgpack.encode([[job.handle, job.token, named]])))
 
     def pause(self) -> None:
         """Send PAUSE and wait for PAUSED."""

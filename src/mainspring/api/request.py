@@ -83,6 +83,8 @@ class Code(StrEnum):
     """No connected worker has this id."""
     WORKFLOW_NOT_FOUND = "workflow_not_found", Kind.NOT_FOUND, 404, "There is no such workflow"
     """No worker has registered the workflow, or its version."""
+    VALUE_NOT_FOUND = "value_not_found", Kind.NOT_FOUND, 404, "There is no such value"
+    """The job has published no value of this name, or none after the change that the request names."""
     RESOURCE_NOT_FOUND = "resource_not_found", Kind.NOT_FOUND, 404, "There is no such resource"
     LISTENER_NOT_FOUND = "listener_not_found", Kind.NOT_FOUND, 404, "There is no such listener"
     WEBHOOK_NOT_FOUND = "webhook_not_found", Kind.NOT_FOUND, 404, "There is no such webhook"

@@ -9,14 +9,25 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
+import msgspec
 from cyclopts import Parameter
 
-from mainspring.api.jobs import FollowLogs, ReadJobLogs
+from mainspring.api.jobs import FollowLogs, ListValues, ReadJobLogs, ShowValue
 from mainspring.api.workflows import ShowRun
 from mainspring.cli.calls import NOTHING, Given, call, takes
-from mainspring.cli.display import EXIT_DONE, print_error, print_json, printable
+from mainspring.cli.display import (
+    AS_AGE,
+    EXIT_DONE,
+    LEFT_OUT,
+    Step,
+    print_error,
+    print_json,
+    print_rows,
+    printable,
+)
 from mainspring.cli.operations import Handle  # noqa: TC001 - cyclopts reads the annotations
 from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain
+from mainspring.client.job import ValueWait, awaited_value
 from mainspring.client.outcomes import failure
 from mainspring.errors import JobFailed, NotFoundError, UsageError
 from mainspring.jobs.user_data import decoded_result
@@ -134,6 +145,60 @@ def logs(
     for lines in _pages(client, request) if whole else [call(client, request)["items"]]:
         print_lines(lines, json=json)
     return EXIT_DONE
+
+
+Key = Annotated[str, Parameter(name="KEY", help="The handle of a job, or the handle or workflow id of a run.")]
+ValueName = Annotated[str | None, Parameter(name="NAME", help="Print this value alone, as JSON.")]
+VALUE_COLUMNS = ("name", "value", "at", "attempt")
+VALUE_STEPS: tuple[Step, ...] = ({"value": 60}, {"at": AS_AGE}, {"attempt": LEFT_OUT}, {"value": 20}, {"value": 1})
+
+
+def values(
+    key: Key,
+    name: ValueName = None,
+    /,
+    *,
+    wait: Annotated[
+        float | None, plain("--wait", "With NAME: wait at most this long for the value.", **DURATION_OPTION)
+    ] = None,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Print the values that a job or a run has published: the last one of each name.
+
+    A task publishes with current_job().publish(name, value), a workflow with workflow.publish(name, value).
+
+    EXAMPLES
+      mainspring jobs values H:laptop:3000000000017
+      mainspring jobs values import-2031 stage --wait 1m
+
+    EXIT CODES
+      0 printed, 3 no server, 4 no such job, run or value, 5 --wait is over
+    """
+    client = server.client()
+    handle = handle_of(client, key)
+    if name is None:
+        if wait is not None:
+            raise UsageError("--wait is for one value: name it, or leave it out")
+        found = call(client, ListValues(handle))["items"]
+        shown = found if json else [{**one, "value": json_text(one["value"])} for one in found]
+        print_rows(VALUE_COLUMNS, shown, json=json, steps=VALUE_STEPS)
+        return EXIT_DONE
+    found = call(client, ShowValue(handle, name)) if wait is None else _awaited(client, handle, name, wait)
+    if json:
+        print_json(found)
+    else:
+        sys.stdout.write(json_text(found["value"]) + "\n")
+    return EXIT_DONE
+
+
+def _awaited(client: Client, handle: str, name: str, wait: float) -> dict[str, Any]:
+    return awaited_value(client, ValueWait(handle, name, 0, wait))
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON in one line, safe for a terminal."""
+    return printable(msgspec.json.encode(value).decode())
 
 
 def _pages(client: Client, request: ReadJobLogs) -> Iterator[list[dict[str, Any]]]:

@@ -48,7 +48,7 @@ from mainspring.cli.display import (
     progress_text,
     with_durations,
 )
-from mainspring.cli.job_output import follow, handle_of, logs
+from mainspring.cli.job_output import follow, handle_of, logs, values
 from mainspring.cli.operations import (
     Handle,
     Yes,
@@ -269,6 +269,7 @@ SHRINK_STEPS: tuple[Step, ...] = (
 
 jobs = App(name="jobs", help="List, show, watch and change jobs.")
 jobs.command(logs)
+jobs.command(values, usage="mainspring jobs values KEY [NAME] [OPTIONS]")
 jobs.command(follow)
 jobs.command(cancel)
 jobs.command(retry)

@@ -9,18 +9,23 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
+import msgspec
+
 from mainspring.client.acts import JobActs
 from mainspring.client.connections import OnServers
 from mainspring.client.options import Duration, seconds
 from mainspring.client.outcomes import Outcome, failure
+from mainspring.client.payload import result_decoder
 from mainspring.client.session import RECONNECT_TIMEOUT, delays
-from mainspring.errors import ConnectionLostError, JobError, UsageError
+from mainspring.errors import ConnectionLostError, JobError, NotFoundError, UsageError
+from mainspring.values.model import check_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
 
     from mainspring.api.jobs import JobInfo
     from mainspring.api.submitting import Submission
+    from mainspring.client.blocking import Client
     from mainspring.client.connections import Connections
     from mainspring.client.outcomes import JobEvent
 
@@ -100,6 +105,109 @@ class LogCursor:
         elif now - self._failed_at > RECONNECT_TIMEOUT:
             raise error
         return next(self._delays)
+
+
+VALUE: Final = "jobs.value"
+VALUES: Final = "jobs.values"
+ANSWER_WITHIN: Final = 5.0
+"""Seconds beyond the server's own wait after which a request for a value is sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedValue:
+    """The last value of a name that a job or a run has published."""
+
+    value: Any
+    at: datetime | None
+    """When it was published, by the server's clock."""
+    attempt: int
+    """The attempt that has published it; the first is 1."""
+    number: int
+    """The number of the change among those of the job: ``wait_value(…, after=number)`` waits for a later one."""
+
+
+def published(given: dict[str, Any]) -> PublishedValue:
+    """Return a value of a server's answer."""
+    at = given["at"]
+    at = None if at is None else datetime.fromisoformat(at)
+    return PublishedValue(given["value"], at, given["attempt"], given["number"])
+
+
+def value_of(handle: str, name: str) -> dict[str, Any]:
+    """Return the parameters of a request for a value. Raises UsageError for the name."""
+    return {"handle": handle, "name": check_name(name)}
+
+
+def read_value(given: dict[str, Any], kind: Any) -> Any:
+    """Return a value of a server's answer, read as a type. Raises PayloadError."""
+    if kind is Any:
+        return given["value"]
+    return result_decoder(kind, f"the value {given['name']!r}")(msgspec.json.encode(given["value"]))
+
+
+class ValueWait:
+    """A wait for a value: the parameters of its next request."""
+
+    def __init__(self, handle: str, name: str, after: int, limit: float | None) -> None:
+        self._request = {**value_of(handle, name), "after": after}
+        self._limit = limit
+        self._until: float | None = None
+        self._failed_at: float | None = None
+        self._delays = delays()
+
+    def params(self, now: float) -> dict[str, Any]:
+        """Return the parameters of a request at a time."""
+        if self._limit is not None and self._until is None:
+            self._until = now + self._limit
+        wait = WAIT if self._until is None else min(WAIT, max(self._until - now, 0.0))
+        return {**self._request, "wait": wait}
+
+    def take(self, answer: dict[str, Any], now: float) -> dict[str, Any] | None:
+        """Return the value of an answer; None if another request is needed. Raises NotFoundError or TimeoutError."""
+        self._failed_at = None
+        self._delays = delays()
+        if answer["items"]:
+            found: dict[str, Any] = answer["items"][0]
+            return found
+        handle, name = self._request["handle"], self._request["name"]
+        if answer["ended"]:
+            raise NotFoundError(
+                f"{handle} has ended without publishing {'a later ' if self._request['after'] else ''}{name!r}"
+            )
+        if self._until is not None and now >= self._until:
+            raise self._late()
+        return None
+
+    def _late(self) -> TimeoutError:
+        return TimeoutError(
+            f"{self._request['handle']} has not published {self._request['name']!r} within {self._limit:g} s"
+        )
+
+    def lost(self, error: ConnectionLostError, now: float) -> float:
+        """Return the seconds after which the request is sent again, to any node, because it was not answered.
+
+        Raises TimeoutError if the time is over, and the error if no server has answered for as long as waits for jobs go on
+        without one.
+        """
+        if self._until is not None and now >= self._until:
+            raise self._late()
+        if self._failed_at is None:
+            self._failed_at = now
+        elif now - self._failed_at > RECONNECT_TIMEOUT:
+            raise error
+        return next(self._delays)
+
+
+def awaited_value(client: Client, wait: ValueWait) -> dict[str, Any]:
+    """Wait for a value, and return it as a server answers it. Raises the errors of ``Job.wait_value``."""
+    while True:
+        try:
+            answer = client.call(VALUES, wait.params(time.monotonic()), ANSWER_WITHIN)
+        except ConnectionLostError as error:
+            time.sleep(wait.lost(error, time.monotonic()))
+        else:
+            if (found := wait.take(answer, time.monotonic())) is not None:
+                return found
 
 
 R = TypeVar("R")
@@ -254,6 +362,57 @@ class Job(JobActs, Generic[R]):
             else:
                 for line in cursor.add(answer):
                     yield line_of(line)
+
+    def value(self, name: str, *, type: Any = Any) -> Any:  # noqa: A002 - what users expect
+        """Return the last value that the job or run has published under a name, as JSON or read as a type.
+
+        Raises NotFoundError if there is none, or the server does not have the job; PayloadError if it does not have the type.
+        """
+        answer = self._connections.blocking().call(VALUE, value_of(self.handle, name))
+        return read_value(answer, type)
+
+    async def avalue(self, name: str, *, type: Any = Any) -> Any:  # noqa: A002
+        """Return the last value of a name, like ``value``."""
+        answer = await self._connections.aio().call(VALUE, value_of(self.handle, name))
+        return read_value(answer, type)
+
+    def values(self) -> dict[str, PublishedValue]:
+        """Return the last value of each name that the job or run has published.
+
+        Raises NotFoundError if the server does not have the job.
+        """
+        answer = self._connections.blocking().call(VALUES, {"handle": self.handle})
+        return {one["name"]: published(one) for one in answer["items"]}
+
+    async def avalues(self) -> dict[str, PublishedValue]:
+        """Return the last value of each name, like ``values``."""
+        answer = await self._connections.aio().call(VALUES, {"handle": self.handle})
+        return {one["name"]: published(one) for one in answer["items"]}
+
+    def wait_value(self, name: str, timeout: Duration | None = None, *, type: Any = Any, after: int = 0) -> Any:  # noqa: A002
+        """Wait until the job or run has published a value under a name, and return it; at once if it has already.
+
+        ``after`` is the ``number`` of a value: wait for a later change. ``type`` is as in ``value``.
+
+        Raises TimeoutError if no value has come in time, NotFoundError if the job has ended without one or the server does not
+        have it, ConnectionLostError if no server answers for a minute, and PayloadError as ``value`` does.
+        """
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        found = awaited_value(self._connections.blocking(), ValueWait(self.handle, name, after, limit))
+        return read_value(found, type)
+
+    async def await_value(self, name: str, timeout: Duration | None = None, *, type: Any = Any, after: int = 0) -> Any:  # noqa: A002, ASYNC109 - the same as in wait_value
+        """Wait until the job or run has published a value under a name, like ``wait_value``."""
+        wait = ValueWait(self.handle, name, after, None if timeout is None else seconds(timeout, "timeout"))
+        client = self._connections.aio()
+        while True:
+            try:
+                answer = await client.call(VALUES, wait.params(time.monotonic()), ANSWER_WITHIN)
+            except ConnectionLostError as error:
+                await asyncio.sleep(wait.lost(error, time.monotonic()))
+            else:
+                if (found := wait.take(answer, time.monotonic())) is not None:
+                    return read_value(found, type)
 
     def cancel(self, reason: str = "") -> str:
         """Cancel the job. Return ``cancelled``; ``running`` if its worker was asked to stop; or the outcome of an ended job.

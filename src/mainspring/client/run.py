@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 from mainspring.client.acts import RunActs
 from mainspring.client.connections import OnServers
 from mainspring.client.inbox import DEFAULT_SCHEMA, inbox_of
-from mainspring.client.job import Job
+from mainspring.client.job import Job, PublishedValue
 from mainspring.client.options import check_child_policy, check_short, check_text, check_unique, refusal
 from mainspring.client.payload import encode_result
 from mainspring.errors import NotFoundError, UsageError
@@ -231,6 +231,21 @@ class Run(Job[R], RunActs):
         """Request what the server has about the job, like ``info``."""
         await self._find()
         return await super().ainfo()
+
+    async def avalue(self, name: str, *, type: Any = Any) -> Any:  # noqa: A002 - as in `Job`
+        """Return the last value of a name, like ``value``."""
+        await self._find()
+        return await super().avalue(name, type=type)
+
+    async def avalues(self) -> dict[str, PublishedValue]:
+        """Return the last value of each name, like ``values``."""
+        await self._find()
+        return await super().avalues()
+
+    async def await_value(self, name: str, timeout: Duration | None = None, *, type: Any = Any, after: int = 0) -> Any:  # noqa: A002, ASYNC109 - as in `Job`
+        """Wait until the run has published a value under a name, like ``wait_value``."""
+        await self._find()
+        return await super().await_value(name, timeout, type=type, after=after)
 
     async def _astream(self, limit: float | None) -> AsyncGenerator[JobEvent]:
         await self._find()

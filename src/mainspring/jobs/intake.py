@@ -331,11 +331,8 @@ class Intake:
                 accepted(other.id, {joining.id: other})
             else:
                 self._table.has_been_stored(held)
-                if job.term != self._table.term:
-                    self._assigner.lease_ended(held)  # the answer comes after the end of the term
                 accepted(job.id, {joining.id: Found(job.id, _LEASED, job.attempt)})
             self._continue(held)
-            self._assigner.arrived()  # a node that drains by now gives it back
 
         def failed(error: StoreError) -> None:
             job.term, job.options = 0, options

@@ -380,16 +380,13 @@ class JobService:
     def keep(
         self, held: Held, then: Callable[[], None], refused: Callable[[MainspringError], None] = lambda _: None
     ) -> None:
-        """Store a foreground job, unless it is stored, and then call a function. One that has ended stays as it is.
-
-        So does one of a node between two terms, which cannot lease it.
-        """
+        """Store a foreground job, unless it is stored already, and then call a function. One that has ended stays as it is."""
         if held.adopting:
             assert held.then is not None
             held.then.append(lambda: self.keep(held, then, refused))
         elif held.stored:
             then()
-        elif self.table.held.get(held.handle) is held and self.table.term:
+        elif self.table.held.get(held.handle) is held:
             self.intake.store_foreground(held, held.job, then, refused)
 
     def _expired(self, held: Held) -> None:

@@ -16,6 +16,7 @@ from mainspring.events import (
     Ask,
     Direct,
     FollowLog,
+    FollowValues,
     InterestsChanged,
     Logged,
     Message,
@@ -27,6 +28,7 @@ from mainspring.events import (
     Stop,
     StopRequested,
     TakeSlots,
+    ValuesPublished,
 )
 from mainspring.jobs.function_index import count_in_flight
 from mainspring.jobs.held import ProgressSubscribers
@@ -63,7 +65,7 @@ REFRESH_INTERVAL = 5.0
 """Seconds between lookups of the jobs that clients here wait for; they replace messages that the relay lost."""
 
 
-def _ignore(_: Direct | FollowLog | Logged) -> None:
+def _ignore(_: Direct | FollowLog | Logged | FollowValues | ValuesPublished) -> None:
     """Drop a message."""
 
 
@@ -90,6 +92,8 @@ class Shared(NamedTuple):
     """Is called with requests to workers of this node."""
     logs: Callable[[FollowLog | Logged], None] = _ignore
     """Is called with messages about logs of jobs."""
+    values: Callable[[FollowValues | ValuesPublished], None] = _ignore
+    """Is called with messages about published values."""
     recovered: Callable[[Sequence[int], Recovered], None] = _ignore_recovery
     """Is called with ended terms and each part of their jobs that this node has given back."""
     interests_changed: Callable[[], object] = _ignore_change
@@ -140,6 +144,7 @@ class Sharing:
         """Ended terms whose jobs are recovered once the subscriptions are renewed: this node's last term may be among them."""
         self._sign_readers: list[tuple[Callable[[Signs], None], Callable[[], bool]]] = []
         self._direct, self._logs, self._recovered = shared.direct, shared.logs, shared.recovered
+        self._values = shared.values
         self._interests_changed = shared.interests_changed
         shared.relay.listen(self.receive)
 
@@ -172,6 +177,8 @@ class Sharing:
                 self._direct(message)
             case FollowLog() | Logged():
                 self._logs(message)
+            case FollowValues() | ValuesPublished():
+                self._values(message)
             case InterestsChanged():
                 self._interests_changed()
             case TakeSlots():

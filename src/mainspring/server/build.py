@@ -35,6 +35,7 @@ from mainspring.api.handlers.resources import ResourceCalls
 from mainspring.api.handlers.samples import LiveStreams, VersionStreams
 from mainspring.api.handlers.schedules import ScheduleCalls
 from mainspring.api.handlers.submitting import SubmitCalls
+from mainspring.api.handlers.values import ValueCalls
 from mainspring.api.handlers.webhooks import WebhookCalls
 from mainspring.api.handlers.webhooks import payloads as webhook_payloads
 from mainspring.api.handlers.workflows import VersionCalls, WorkflowCalls
@@ -83,6 +84,8 @@ from mainspring.storage.reads import Reads, SetAside
 from mainspring.subscriptions.model import Target
 from mainspring.subscriptions.service import Deliverer, Timer
 from mainspring.subscriptions.webhooks import WebhookWorkers
+from mainspring.values.service import SWEEP_INTERVAL as VALUES_SWEEP
+from mainspring.values.service import ValueService, Waiters
 from mainspring.version import version
 from mainspring.webhooks.sending import Sender, default_context
 from mainspring.webhooks.targets import Policy
@@ -196,6 +199,12 @@ async def open_node(
     fleet: Fleet | None = None
     interests = None if Feature.EVENTS in lacks else cast("EventEngine", engine).interests
     log_readers = LogReaders(clock.monotonic, cast("SharedEngine", engine).send if engine.shared else None)
+    waiters = Waiters(
+        clock.monotonic,
+        lambda: service.term,
+        (lambda message: None if fleet is None else fleet.tell_others(message)) if engine.shared else None,
+        cast("SharedEngine", engine).send if engine.shared else None,
+    )
     if engine.shared:
         job_clock = store_clock = StoreClock(clock)
         by = strategy(settings.fleet.strategy)
@@ -208,6 +217,7 @@ async def open_node(
             address,
             workers,
             log_readers.received,
+            waiters.received,
             (lambda: None) if interests is None else interests.changed,
         )
     events = None
@@ -308,6 +318,19 @@ async def open_node(
             root_of=(lambda run: run) if runs is None else runs.cache.root_of,
             type_of=(lambda _: None) if runs is None else runs.cache.type_of,
         )
+    values = None
+    if Feature.VALUES not in lacks:
+        values = ValueService(
+            commits,
+            reads,
+            job_clock,
+            service.later,
+            waiters,
+            lambda: service.term,
+            is_shared=engine.shared,
+            sweep_interval=max(VALUES_SWEEP, settings.fleet.rest),
+            root_of=(lambda run: run) if runs is None else runs.cache.root_of,
+        )
     deliverer = webhook_workers = None
     if events is not None:
         hooks = settings.webhooks
@@ -377,6 +400,7 @@ async def open_node(
     )
     schedule_calls = ScheduleGrants(ScheduleCalls(schedules, reads, handles, job_clock, lacks).handlers)
     log_calls = LogCalls(logs, service, refusals)
+    value_calls = ValueCalls(values, service, refusals)
     event_calls = EventCalls(events, handles, job_clock, service.later, access.record, refusals)
     other_nodes: Callable[[], Sequence[NodeRow]] = tuple if fleet is None else fleet.others
     dead_letters = DeadLetters(service)
@@ -402,6 +426,7 @@ async def open_node(
         ).handlers,
         job_calls.handlers,
         log_calls.handlers,
+        value_calls.handlers,
         event_calls.handlers,
         changes.handlers,
         JobDataCalls(service, largest=engine.max_value).handlers,
@@ -449,6 +474,7 @@ async def open_node(
         api.add(runs_and_versions.handlers)
         api.add_objects(runs_and_versions.objects)
     api.add_streams(log_calls.followers)
+    api.add_streams(value_calls.followers)
     api.add_streams(event_calls.followers)
     api.add_streams(JobStreams(service).followers)
     numbers = LiveStreams(service, namespace_calls.figures, worker_calls.number_in, other_nodes, namespace_calls.shown)
@@ -469,6 +495,7 @@ async def open_node(
         workflows=workflows,
         logs=logs,
         works=works,
+        values=values,
         access=access,
         keyed_submits=KeyedSubmits(submits, access.replies, service),
         refusals=refusals,
@@ -501,6 +528,8 @@ async def open_node(
         last_writes.append(recorder.write)
     if logs is not None:
         checks.append(logs.check)
+    if values is not None:
+        checks.append(values.check)
     if settings.listen.http is not None and Feature.LINES not in lacks:
         checks.append(lambda _: oldest.refresh())
     node = Node(

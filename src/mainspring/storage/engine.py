@@ -37,30 +37,32 @@ class Phase(IntEnum):
 
     WATCH = 0
     """Finds the waiting clients of a job before its end removes them."""
-    RECOVER = 1
-    SETTLE = 2
-    ASSIGN = 3
-    CANCEL = 4
-    REDRIVE = 5
-    SWEEP = 6
-    WAKE = 7
+    PUBLISH = 1
+    """Writes the values of held jobs: those that a task has published right before its end are in the same group as the end."""
+    RECOVER = 2
+    SETTLE = 3
+    ASSIGN = 4
+    CANCEL = 5
+    REDRIVE = 6
+    SWEEP = 7
+    WAKE = 8
     """The last phase that may end jobs; the following phases handle the consequences."""
-    SLICES = 8
+    SLICES = 9
     """Writes of slices other than the one of jobs. They may create jobs."""
-    INBOX = 9
-    LEAVE = 10
-    SUBMIT = 11
-    CLAIM = 12
-    WAIT = 13
-    LIMITS = 14
-    HOLDS = 15
+    INBOX = 10
+    LEAVE = 11
+    SUBMIT = 12
+    CLAIM = 13
+    WAIT = 14
+    LIMITS = 15
+    HOLDS = 16
     """Behind all operations that lock jobs: no later phase waits for another transaction that decides about holds."""
-    LOGS = 16
-    ACCESS = 17
-    SERIES = 18
-    EVENTS = 19
-    PROBE = 20
-    READ = 21
+    LOGS = 17
+    ACCESS = 18
+    SERIES = 19
+    EVENTS = 20
+    PROBE = 21
+    READ = 22
 
 
 class Deferred(Enum):

@@ -110,6 +110,7 @@ class Type(IntEnum):
     FORGOTTEN = 1024
     LOG = 1025
     PROGRESS_TEXT = 1026
+    VALUES = 1027
 
 
 ARGUMENTS: Final[dict[int, int]] = {
@@ -182,6 +183,7 @@ ARGUMENTS: Final[dict[int, int]] = {
     Type.FORGOTTEN: 1,  # runs
     Type.LOG: 1,  # lines
     Type.PROGRESS_TEXT: 2,  # handle, text
+    Type.VALUES: 1,  # published values
 }
 """The number of arguments of each type; the last argument extends to the end of the body."""
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import msgspec
 
 from mainspring.client.inside import running_loop, workflow_calls
+from mainspring.client.json_types import encode_json
 from mainspring.client.options import Duration, check_progress, check_progress_text, seconds
 from mainspring.client.resources import HeldSlots
 from mainspring.errors import ServerError, UsageError
@@ -29,6 +30,7 @@ from mainspring.ids import Handles
 from mainspring.jobs.completion_rules import DEFAULT_EXPIRY, check_spans, digest_of, new_token
 from mainspring.namespaces import name_text
 from mainspring.quantities import format_duration
+from mainspring.values.model import Published
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -298,6 +300,9 @@ class Reporter(Protocol):
     def write_log(self, job: CurrentJob, line: LogLine) -> None:
         """Send a line of the job's log."""
 
+    def publish(self, job: CurrentJob, name: str, value: bytes) -> None:
+        """Send a published value.  Raises UsageError in a local step."""
+
     def waits(self, job: CurrentJob, awaited: Awaited) -> None:
         """Record that the job waits for another one."""
 
@@ -333,6 +338,7 @@ class CurrentJob:
         "_handle",
         "_info",
         "_inside",
+        "_published",
         "_raw_info",
         "_reporter",
         "_stop",
@@ -360,6 +366,7 @@ class CurrentJob:
         self.origin = origin  # for the reporter: the job's connection and delivery
         self.loop: AbstractEventLoop | None = None  # the event loop that runs its coroutine
         self._inside: Inside  # only set where something is around the function: each job would pay for it
+        self._published: Published  # the same, where the function publishes values
 
     @property
     def handle(self) -> str:
@@ -534,6 +541,23 @@ class CurrentJob:
         passes them.
         """
         self._reporter.progress(self, *check_progress(done, total), check_progress_text(text))
+
+    def publish(self, name: str, value: Any) -> None:
+        """Publish a value of the job, which programs and people can read while it runs and afterwards: the last one of each name.
+
+        It is what JSON makes of it, and is stored within some 100 ms, before the job ends. The value of an earlier attempt stays
+        until this one publishes under its name. A job that is not stored, because its client waits for it in the foreground, has
+        no values.
+
+        Raises UsageError for a name that is empty, longer than 100 characters or not printable, for more than 100 names, for a
+        value of more than 64 KiB, for more than 1 MiB in all, and in a local step; PayloadError for a value that JSON cannot
+        represent.
+        """
+        data = encode_json(value, f"the value {name!r}")
+        published = getattr(self, "_published", None)
+        if published is None:
+            published = self._published = Published()
+        self._reporter.publish(self, published.add(name, data), data)
 
     def surround(self, policy: Retry | None) -> Inside:
         """Begin an attempt inside of middleware or with provided values; the worker calls this."""

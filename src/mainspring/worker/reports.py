@@ -1,4 +1,4 @@
-"""Reports of running jobs, passed from any thread to the connections: progress, data, warnings, waits and lines of logs.
+"""Reports of running jobs, passed from any thread to the connections: progress, data, warnings, waits, lines of logs and values.
 
 Lines are sent in batches, after `LOG_INTERVAL` or when a batch has `BATCH_BYTES`. Of a job that logs faster than its lines can
 be sent, the oldest ones are dropped; the numbers of the lines show how many. If the server keeps no lines, they go to the
@@ -163,6 +163,69 @@ PROGRESS_INTERVAL: Final = 0.2
 """Seconds between two progress reports of a job."""
 
 
+VALUE_INTERVAL: Final = 0.1
+"""Seconds after which published values are sent: of each name, the last one in this time."""
+WARN_INTERVAL: Final = 60.0
+"""Seconds between two lines about values that no server keeps."""
+
+
+class PublishedValues:
+    """Collects values in any thread, and sends them on the loop."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = threading.Lock()
+        self._values: dict[Origin, dict[str, bytes]] = {}
+        self._warned = float("-inf")
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
+    def attach(self) -> None:
+        """Use the running loop."""
+        self._loop = asyncio.get_running_loop()
+
+    def add(self, origin: Origin, name: str, value: bytes) -> None:
+        """Send a value soon, unless a later one of the same name takes its place."""
+        with self._lock:
+            begins = not self._values
+            self._values.setdefault(origin, {})[name] = value
+        if begins and self._loop is not None:
+            try:
+                self._loop.call_soon_threadsafe(self._schedule)
+            except RuntimeError:
+                pass  # the loop is closed: the worker has ended
+
+    def _schedule(self) -> None:
+        assert self._loop is not None
+        self._loop.call_later(VALUE_INTERVAL, self.send)
+
+    def send(self) -> None:
+        """Send what has been collected; also called before settlements, which end their deliveries."""
+        with self._lock:
+            values, self._values = self._values, {}
+        packets: dict[Link, list[tuple[bytes, bytes, list[tuple[str, bytes]]]]] = {}
+        for origin, named in values.items():
+            session = origin.link.session
+            if origin.key not in session.running:
+                continue
+            if session.takes_values:
+                packets.setdefault(origin.link, []).append((*origin.key, [*named.items()]))
+            else:
+                self.warn(origin.key[0])
+        for link, batch in packets.items():
+            link.session.send_values(_encode(batch))
+            link.flush()
+
+    def warn(self, handle: bytes) -> None:
+        """Log that a value was dropped, from time to time."""
+        assert self._loop is not None
+        if self._loop.time() - self._warned >= WARN_INTERVAL:
+            self._warned = self._loop.time()
+            text = handle.decode("utf-8", "replace")
+            log.warning("published values were dropped: the server keeps none", handle=text)
+
+
 class Reports:
     """The reporter of a worker's jobs. Of each job's progress it sends the newest, at most once in `PROGRESS_INTERVAL`."""
 
@@ -174,6 +237,7 @@ class Reports:
         """The times from which the next progress of a job may be sent."""
         self._timer: asyncio.TimerHandle | None = None
         self._logs = LogBatches()
+        self._values = PublishedValues()
         self._data: deque[tuple[Origin, bytes, bool]] = deque()
         self._scheduled = False
 
@@ -181,6 +245,7 @@ class Reports:
         """Use the running loop."""
         self._loop = asyncio.get_running_loop()
         self._logs.attach()
+        self._values.attach()
 
     def progress(self, job: CurrentJob, done: int, total: int, text: str) -> None:
         """Queue the newest progress for sending."""
@@ -196,6 +261,11 @@ class Reports:
         """Queue a line for sending."""
         if job.origin is not None:
             self._logs.add(job.origin, line)
+
+    def publish(self, job: CurrentJob, name: str, value: bytes) -> None:
+        """Queue a value for sending."""
+        if job.origin is not None:
+            self._values.add(job.origin, name, value)
 
     @property
     def has_logs(self) -> bool:
@@ -247,6 +317,8 @@ class Reports:
     def send(self) -> None:
         """Send queued reports, without progress that came too soon; called on the loop, and before settlements."""
         self._logs.send()
+        if self._values:
+            self._values.send()
         if not self._scheduled:
             return
         self._scheduled = False  # first, so that later reports schedule another call

@@ -216,6 +216,8 @@ class WorkerSession:
         """Whether the server has answered the registrations of this connection: each refusal came before."""
         self.takes_logs = False
         """Whether the server takes lines of jobs: older ones do not, nor do those with a store that cannot keep them."""
+        self.takes_values = False
+        """Whether it takes VALUES."""
         self._takes_texts = False
         """Whether the server takes PROGRESS_TEXT."""
         self._pauses = 0
@@ -345,6 +347,11 @@ class WorkerSession:
         if self.agreed:
             self._output.append(gearman_protocol.request(Type.LOG, lines))
 
+    def send_values(self, values: bytes) -> None:
+        """Send published values of jobs, encoded."""
+        if self.agreed:
+            self._output.append(gearman_protocol.request(Type.VALUES, values))
+
     def send(self, kind: int, *args: bytes) -> bool:
         """Send a packet about runs of workflows; return False if there is no connection for it."""
         if kind == Type.REGISTER:
@@ -423,7 +430,7 @@ class WorkerSession:
         self._connection = Connection("client", max_body=MAX_BODY)
         self._has_named = self._namespace == DEFAULT
         self._output = [extension_request(self._token)]
-        self.agreed = self.registered = self.takes_logs = self._takes_texts = False
+        self.agreed = self.registered = self.takes_logs = self.takes_values = self._takes_texts = False
         self._pauses = 0
         self.credit = 0
         self.unanswered = 0
@@ -479,6 +486,7 @@ class WorkerSession:
                 self._opened(kind, args)
             elif kind in _CALLED and args[0] == _LOGS_CALL:
                 self.takes_logs = kind == Type.ANSWER
+                self.takes_values = self.takes_logs and b'"values":true' in args[1]
             elif kind in _CALLED and args[0] == _TEXTS_CALL:
                 self._takes_texts = kind == Type.ANSWER
                 self.registered = True  # servers answer in order, and this call follows the registrations

@@ -29,10 +29,12 @@ from uuid import UUID
 import msgspec
 
 from mainspring.client.inside import workflow_calls
+from mainspring.client.json_types import encode_json
 from mainspring.client.options import check_short, check_text
 from mainspring.client.payload import encode_result, result_decoder
 from mainspring.errors import JobFailed, UsageError, WorkflowUsageError
 from mainspring.jobs.model import encodable, text_of
+from mainspring.values.model import Published
 from mainspring.workflow_code import guards
 from mainspring.workflow_code.children import Children
 from mainspring.workflow_code.holds import Hold, Holds
@@ -120,6 +122,7 @@ class Calls:
         """Events that unfinished maps may add."""
         self.progress: RunProgress | None = None
         """The code's last report, which goes to the node with the next decision."""
+        self._published = Published()
         self._attempts: dict[int, int] = {}
         self.steps = LocalSteps(loop, state.limits.largest)
         self._conditions: list[tuple[Callable[[], object], asyncio.Future[Any]]] = []
@@ -146,6 +149,16 @@ class Calls:
         """Add a line to the log of the run, unless an earlier execution has added it."""
         if not (self.state.replaying or self.state.evicted):
             self.state.lines.add(line, size)
+
+    def publish(self, name: object, value: Any) -> None:
+        """Publish a value, unless an earlier execution has: that of a later decision stays.
+
+        Replays count the names, too, so that one too many is refused at the same call.
+        """
+        data = encode_json(value, f"the value {name!r}")
+        checked = self._published.add(name, data)
+        if not (self.state.replaying or self.state.evicted):
+            self.state.values[checked] = data
 
     # ---- activities ----
 

@@ -122,6 +122,8 @@ class RunState:
         """Whether nothing new may be executed in any decision."""
         self.lines = LogLines()
         """Lines of the code for the next report."""
+        self.values: dict[str, bytes] = {}
+        """Values that the code has published, for the next report."""
 
 
 class Transaction(NamedTuple):

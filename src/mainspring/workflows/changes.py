@@ -20,6 +20,7 @@ from mainspring.ids import TERM_SPAN
 from mainspring.jobs.lateness import timed
 from mainspring.jobs.model import CANCEL_REASON, Job, Options, StopRequest, decode_options, failure
 from mainspring.jobs.model import State as JobState
+from mainspring.values.model import NewValue, save
 from mainspring.workflows import tables
 from mainspring.workflows.activities import activity_ended
 from mainspring.workflows.draft import Draft, decision_lost, needs_decision
@@ -343,6 +344,12 @@ class RunChanges:
         """Whether another node does errands."""
         self._asks = False
         """Whether the transaction asks for slots of resources."""
+        self._values: list[NewValue] = []
+
+    def publish(self, found: RunDraft, values: Sequence[tuple[str, bytes]]) -> None:
+        """Store values that the code of a run has published; they belong to the root job of its chain."""
+        root, attempt, at_us = found.run.row.root, found.run.state.attempt, found.draft.now_us
+        self._values += [NewValue(root, name, attempt, at_us, value) for name, value in values]
 
     def handle_of(self, job_id: int) -> str:
         """Return the text of a job's handle."""
@@ -540,6 +547,9 @@ class RunChanges:
                 writes.appended.append(Guarded(row, found.guard))
         if changed:
             await self.tables.write(writes)
+        if self._values:
+            values, self._values = self._values, []
+            await save(self.tables.values, values)
         recorded = self.tables.events
         if not RUNS.isdisjoint(recorded.interests.types):
             for found in changed:

@@ -265,6 +265,8 @@ class Completion(NamedTuple):
     """The behaviour with which the code ran; see ``model.SEMANTICS``."""
     retries: Sequence[StepRetry] = ()
     """Steps that wait for their next attempts: the run gets a decision when the first one is due."""
+    values: Sequence[tuple[str, bytes]] = ()
+    """Names and values that the code has published. They are stored with the report, if that is recorded."""
 
 
 Verdict = Literal["recorded", "stale", "refused", "parked"]

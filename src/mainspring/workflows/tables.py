@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from mainspring.jobs.model import Job, Options
+    from mainspring.values.model import ValueTables
     from mainspring.workflows.model import Definition
     from mainspring.workflows.requests import Signal
     from mainspring.workflows.store import RunRow
@@ -136,6 +137,10 @@ class RunTables(Runs, RunTransaction, Protocol):
 
     stores_errands: bool
     """Whether errands of a transaction are left to later ones, because the runs that they reach may be locked."""
+
+    @property
+    def values(self) -> ValueTables:
+        """The published values of runs, which are written with their events."""
 
     async def hold(self, runs: Collection[int]) -> None:
         """Lock open runs until the end of the transaction, without waiting.

@@ -231,6 +231,8 @@ async def _decide(changes: RunChanges, completion: Completion, now_us: int) -> C
         found.replaced = completion.more
     if completion.parked is None:
         row.about = completion.about
+    if completion.values and verdict == "recorded":
+        changes.publish(found, completion.values)
     if draft.cancels:
         await _cancel_activities(changes, found)
     if state.status == Status.CONTINUED_AS_NEW:

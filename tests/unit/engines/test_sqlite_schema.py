@@ -240,6 +240,14 @@ GOLDEN: dict[str, list[Column]] = {
         ("term", "INTEGER", 1, None, 5),
         ("bucket", "BLOB", 1, None, 0),
     ],
+    "job_values": [
+        ("job", "INTEGER", 1, None, 1),
+        ("name", "TEXT", 1, None, 2),
+        ("attempt", "INTEGER", 1, None, 0),
+        ("number", "INTEGER", 1, None, 0),
+        ("at_us", "INTEGER", 1, None, 0),
+        ("value", "BLOB", 1, None, 0),
+    ],
     "logs": [
         ("id", "INTEGER", 0, None, 1),
         ("job", "INTEGER", 1, None, 0),

@@ -68,6 +68,20 @@ def test_lines_of_jobs_go_to_servers_that_take_them(session: WorkerSession) -> N
     assert not session.takes_logs, "the next server may be older"
 
 
+def test_values_of_jobs_go_to_servers_that_take_them(session: WorkerSession) -> None:
+    session.receive(gearman_protocol.response(Type.ANSWER, b"logs", b"{}"))
+    assert not session.takes_values, "older servers take lines alone"
+    session.receive(gearman_protocol.response(Type.ANSWER, b"logs", b'{"values":true}'))
+    assert session.takes_logs
+    assert session.takes_values
+    session.send_values(b"values")
+    assert sent(session) == [(Type.VALUES, [b"values"])]
+    reconnect(session)
+    assert not session.takes_values, "the next server may be older"
+    session.receive(gearman_protocol.response(Type.FAULT, b"logs", b"usage", b'"values":true'))
+    assert not session.takes_values
+
+
 def test_isolation_is_declared_and_older_servers_may_refuse_it() -> None:
     session = WorkerSession([], "w1", isolates=True)
     session.connected()

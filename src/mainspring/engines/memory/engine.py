@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from mainspring.access.audit import event_of, recorded_acts
 from mainspring.access.idempotency import KeyedGroup
-from mainspring.engines.memory import access, completions, deadlines, events, holds, jobs, queries
+from mainspring.engines.memory import access, completions, deadlines, events, holds, jobs, queries, values
 from mainspring.engines.memory.holds import ask_for_runs
 from mainspring.engines.memory.jobs import PENDING, copy, delete, enter_end, forget_ended, submit
 from mainspring.engines.memory.tables import Tables
@@ -194,6 +194,7 @@ _HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
     **deadlines.HANDLERS,
     **holds.HANDLERS,
     **completions.HANDLERS,
+    **values.HANDLERS,
     Probe: lambda _, __: None,
 }
 
@@ -269,7 +270,14 @@ class Runner:
     def __init__(self, slices: Sequence[Slice[Transaction]] = ()) -> None:
         self._slices = slices
         self._handlers = dict(_HANDLERS)
-        self._readers = {**queries.READERS, **access.READERS, **events.READERS, **holds.READERS, **completions.READERS}
+        self._readers = {
+            **queries.READERS,
+            **access.READERS,
+            **events.READERS,
+            **holds.READERS,
+            **completions.READERS,
+            **values.READERS,
+        }
         for one in slices:
             self._handlers |= one.handlers
             self._readers |= one.readers

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mainspring.schedules.store import Key
     from mainspring.series import Row
     from mainspring.subscriptions.model import Delivery, Subscribed
+    from mainspring.values.model import StoredValue
     from mainspring.workflows.model import Definition
     from mainspring.workflows.requests import Signal
     from mainspring.workflows.store import RunRow
@@ -223,6 +224,8 @@ class Tables:
         """The buckets of functions, by namespace, function and step, then by time and term."""
         self.logs: dict[int, dict[int, Chunk]] = {}
         """The chunks of the logs of jobs, by job and id."""
+        self.values: dict[int, dict[str, StoredValue]] = {}
+        """Published values, by job and name."""
         self.operations: dict[int, BulkOperation] = {}
         """Operations on many jobs."""
         self.operation_steps: dict[int, dict[int, bytes]] = {}

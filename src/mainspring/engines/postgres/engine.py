@@ -23,7 +23,7 @@ from mainspring.engines.postgres.lists import READERS, Reader
 from mainspring.engines.postgres.relay import Relay
 from mainspring.engines.postgres.transaction import Nodes, Statements, load_statements
 from mainspring.engines.postgres.writer import SLOW_GROUP, Watch, Writer
-from mainspring.engines.sql import access, completions, events, holds, records
+from mainspring.engines.sql import access, completions, events, holds, records, values
 from mainspring.errors import StoreBrokenError, StoreError, StoreFencedError
 from mainspring.event_log.interests import CurrentInterests
 from mainspring.ids import Term
@@ -114,6 +114,7 @@ class PostgresEngine:
             **access.READERS,
             **records.READERS,
             **events.READERS,
+            **values.READERS,
             **holds.readers(PostgresHolds),
             **completions.READERS,
         }

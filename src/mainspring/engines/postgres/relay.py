@@ -26,6 +26,7 @@ from mainspring.events import (
     Ask,
     Direct,
     FollowLog,
+    FollowValues,
     InterestsChanged,
     Logged,
     Pending,
@@ -36,6 +37,7 @@ from mainspring.events import (
     Stop,
     StopRequested,
     TakeSlots,
+    ValuesPublished,
 )
 from mainspring.sizes import CANNOT_READ
 
@@ -84,6 +86,8 @@ _KINDS: Final[tuple[type[Any], ...]] = (
     StopRequested,
     InterestsChanged,
     TakeSlots,
+    FollowValues,
+    ValuesPublished,
 )
 """A kind is sent as its index here: append new kinds at the end."""
 
@@ -181,7 +185,7 @@ class Relay:
             size += 4 * len(message.text)
         elif isinstance(message, Running):
             size += len(message.worker) + len(message.numerator) + len(message.denominator)
-        elif isinstance(message, (Settled, Logged)):
+        elif isinstance(message, (Settled, Logged, ValuesPublished)):
             size += 9 * len(message.ids)
         if self._bytes + size > BACKLOG_LIMIT:
             self.dropped += 1

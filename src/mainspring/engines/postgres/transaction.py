@@ -69,6 +69,7 @@ SQL_FILES: Final = (
     "holds.sql",
     "external.sql",
     "completions.sql",
+    "values.sql",
 )
 
 SQL: Final = statements.load(__package__, SQL_FILES, _DIALECT)

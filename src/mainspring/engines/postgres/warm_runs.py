@@ -259,10 +259,11 @@ def _run_of(settlement: Settlement) -> int:
 
 
 def _goes_on(completion: Completion) -> bool:
-    """Return whether the run of a completion stays open, and needs no other one."""
+    """Return whether the run of a completion stays open, needs no other one, and publishes nothing."""
     decisions = completion.decisions
     return (
         completion.parked is None
+        and not completion.values
         and DECISIONS.issuperset(map(type, decisions))
         and not any(map(is_about_holds, decisions))  # they lock resources
     )

@@ -25,6 +25,7 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "errands": ("errand",),
     "tags": ("namespace", "tag", "job", "created_us"),
     "deadlines": ("job", "kind", "schedule", "due_us"),
+    "job_values": ("job", "name", "attempt", "number", "at_us", "value"),
 }  # fmt: skip
 """The columns of each table whose rows move unchanged. Jobs and terms have a form of their own."""
 

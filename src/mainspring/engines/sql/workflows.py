@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from mainspring.engines.sql.statements import LARGEST
+from mainspring.engines.sql.values import ValueRows
 from mainspring.errors import StoreError
 from mainspring.jobs.model import State, read_options
 from mainspring.namespaces import ANY
@@ -320,6 +321,10 @@ def _counts(rows: Iterable[Sequence[Any]]) -> dict[tuple[str, str, str], int]:
 
 class RunWrites(RunReads):
     """``workflows.tables.RunTables`` inside the open transaction, without the services of its engine."""
+
+    @property
+    def values(self) -> ValueRows:
+        return ValueRows(self._tx)
 
     async def load_short(self, runs: Collection[int]) -> list[tuple[RunRow, list[bytes]]]:
         rows = [stored_row(values) for values in await self._sql.fetch("load_short_runs", self._sql.among(runs))]

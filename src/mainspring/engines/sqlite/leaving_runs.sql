@@ -83,6 +83,9 @@ WHERE t.job IN (SELECT id FROM leaving_jobs);
 -- name: deadlines
 SELECT job, kind, schedule, due_us FROM deadlines WHERE job IN (SELECT id FROM leaving_jobs);
 
+-- name: job_values
+SELECT job, name, attempt, number, at_us, value FROM job_values WHERE job IN (SELECT id FROM leaving_jobs);
+
 -- The fire time of a schedule that began one of the runs: as its job is gone, the repair of schedules ends it.
 -- name: release_fires
 UPDATE fires SET standing = 2 WHERE standing = 1 AND job IN (SELECT id FROM leaving_jobs);

@@ -29,6 +29,7 @@ SQL_FILES: Final = (
     "holds.sql",
     "external.sql",
     "completions.sql",
+    "values.sql",
 )
 
 

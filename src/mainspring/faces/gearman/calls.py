@@ -50,6 +50,7 @@ WATCHES = 1000
 """Watches of a node at the same time: each costs time at every change of a job."""
 DEFECT = Problem(Code.UNAVAILABLE, "the node could not answer because of a defect: its log has the reason")
 _EMPTY_ANSWER: dict[str, object] = {}
+_TAKES_VALUES: dict[str, object] = {"values": True}
 
 log = structlog.get_logger("mainspring.api")
 
@@ -254,7 +255,7 @@ class Prepares(Request[None]):
 
 
 class TakesLogs(Request[None]):
-    """Ask whether the node takes LOG, the lines of jobs. Codes: ``unsupported``."""
+    """Ask whether the node takes LOG, the lines of jobs, and VALUES. Codes: ``unsupported``."""
 
     permission = Permission.DEVELOP
     call = "worker.logs"
@@ -372,7 +373,7 @@ class Calls:
             Frozen: _frozen,
             Cache: _cache,
             Steps: _steps,
-            TakesLogs: _takes_logs,
+            TakesLogs: self._takes_logs,
             Texts: _texts,
             StateDepth: _state_depth,
             WatchJobs: self._watch,
@@ -415,6 +416,9 @@ class Calls:
         under_way = self._api.start(request, answer, fault, broken, caller=peer.asking)
         if request.only_reads:
             peer.end_with_connection(under_way)
+
+    def _takes_logs(self, peer: Caller, call_id: bytes, _: TakesLogs) -> None:
+        _answer(peer, call_id, _EMPTY_ANSWER if Feature.VALUES in self._api.lacks else _TAKES_VALUES)
 
     def _answer_own(
         self, own: Callable[[Caller, bytes, Any], None], peer: Caller, call_id: bytes, request: Request[Any]
@@ -485,10 +489,6 @@ def _fault(peer: Caller, call_id: bytes, problem: Problem) -> None:
 
 def _isolates(peer: Caller, call_id: bytes, _: Isolates) -> None:
     peer.as_worker().isolates = True
-    _answer(peer, call_id, _EMPTY_ANSWER)
-
-
-def _takes_logs(peer: Caller, call_id: bytes, _: TakesLogs) -> None:
     _answer(peer, call_id, _EMPTY_ANSWER)
 
 

@@ -545,13 +545,29 @@ class DecisionReports:
             namespace=self._peer.namespace,
             semantics=message.semantics,
             retries=() if malformed else message.retries,
+            values=() if malformed or self._peer.face.values is None else message.values,
         )
+        if completion.values:
+            done = self._publishing(run, done)
         store = lines_of_report(self._peer, run, held, message.log) if message.log else None
         if store is not None:
             done = _storing(store, done)
         if malformed:
             original, done = done, lambda _: original(Decided("refused", malformed))
         self._workflows.decisions.report(completion, held, endings, done, self._worker)
+
+    def _publishing(self, run: int, done: Callable[[Decided], None]) -> Callable[[Decided], None]:
+        """Return ``done``, which wakes those who wait for values of a run, if its report was recorded."""
+        service = self._peer.face.values
+        assert service is not None
+        root = service.root_of(run)
+
+        def published(decided: Decided) -> None:
+            if decided.verdict == _RECORDED:
+                service.written([root])
+            done(decided)
+
+        return published
 
     def _audit(self, run: int, why: str) -> None:
         peer = self._peer
@@ -607,6 +623,7 @@ def _report_size(message: DecideMessage) -> int:
     return (
         500
         + len(message.log)
+        + sum(len(name) + len(value) for name, value in message.values)
         + sum(len(step.result) for step in message.steps)
         + sum(len(one.result) for one in message.settlements)
         + 200 * len(message.decisions)

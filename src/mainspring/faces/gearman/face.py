@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from mainspring.faces.gearman.peers import Connected, Peers
     from mainspring.job_logs.service import LogService
     from mainspring.jobs.service import JobService
+    from mainspring.values.service import ValueService
     from mainspring.workflows.service import WorkflowService
 
 
@@ -125,6 +126,7 @@ class GearmanFace:
         workflows: WorkflowService | None = None,
         logs: LogService | None = None,
         works: WorkService | None = None,
+        values: ValueService | None = None,
         access: Credentials | None = None,
         keyed_submits: KeyedSubmits | None = None,
         refusals: Refusals | None = None,
@@ -153,6 +155,8 @@ class GearmanFace:
         """The logs of jobs; None if the node's store keeps none."""
         self.works = works
         """Work in other systems; None if the node's store keeps none."""
+        self.values = values
+        """The published values of jobs; None if the node's store keeps none."""
         self.remote_load = remote_load
         """Returns the other nodes' counts for ``status``; None if the node does not count its fleet."""
         self.piece_cache = PieceCache(service.clock.monotonic)

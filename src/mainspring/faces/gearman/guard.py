@@ -117,6 +117,7 @@ PACKETS: Final[dict[int, Check]] = {
     Type.SETTLE: Check.DELIVERY,
     Type.HEARTBEAT: Check.DELIVERY,
     Type.LOG: Check.DELIVERY,
+    Type.VALUES: Check.DELIVERY,
     OVERSIZED: Check.DELIVERY,
     Type.DECIDE: Check.DECISION,
     Type.CALL: Check.CALL,

@@ -1,7 +1,8 @@
-"""Reports of workers of the extension about their jobs: SETTLE and LOG.
+"""Reports of workers of the extension about their jobs: SETTLE, LOG and VALUES.
 
-SETTLE is the end of a delivery, including repeated settlements. LOG has lines of running jobs. There is no answer to it, and
-lines of other jobs are ignored. Lines of workflow code come with the reports of its decisions.
+SETTLE is the end of a delivery, including repeated settlements. LOG has lines of running jobs, and VALUES the values that they
+have published. There is no answer to these two, and those of other jobs are ignored. Lines and values of workflow code come with
+the reports of its decisions.
 
 The JSON in the packets of the extension; docs/reference/protocol.md is their specification.
 """
@@ -14,6 +15,7 @@ import msgspec
 
 from mainspring import namespaces
 from mainspring.api.submitting import JobOptions
+from mainspring.clock import to_us
 from mainspring.features import Feature
 from mainspring.job_logs.model import Line
 from mainspring.job_logs.service import Delivery
@@ -40,6 +42,7 @@ from mainspring.sizes import (
     Text,
     Whole,
 )
+from mainspring.values.model import MOST_NAMES, NewValue, refused_values
 from mainspring.wire.gearman_protocol import Type, response
 from mainspring.workflows.model import decisions_of
 
@@ -337,4 +340,42 @@ def lines_of_report(peer: Peer, run: int, held: Held | None, body: bytes) -> Cal
     return lambda recorded: logs.committed(delivery, first, lines if recorded else [])
 
 
-HANDLERS: dict[int, Callable[[Peer, list[bytes]], None]] = {Type.LOG: log}
+class PublishedOf(msgspec.Struct, array_like=True):
+    """The values of one delivery."""
+
+    handle: bytes
+    token: bytes
+    values: Annotated[list[tuple[str, bytes]], msgspec.Meta(max_length=MOST_NAMES)]
+
+
+_decode_values = msgspec.msgpack.Decoder(list[PublishedOf]).decode
+
+
+def values(peer: Peer, args: list[bytes]) -> None:
+    """Store values of the jobs that a worker runs. A delivery that has lost its lease publishes nothing."""
+    service = peer.face.values
+    if service is None:
+        peer.refuse(b"UNSUPPORTED", Feature.VALUES.refusal.encode())
+        return
+    try:
+        received = _decode_values(args[0])
+    except CANNOT_READ as error:
+        peer.refuse(b"INVALID_ARGUMENTS", f"VALUES cannot be read: {error}".encode())
+        return
+    why = next((why for one in received if (why := refused_values(one.values))), "")
+    if why:
+        peer.refuse(b"INVALID_ARGUMENTS", why.encode())
+        return
+    now_us = to_us(peer.service.clock.wall())
+    new: list[NewValue] = []
+    for one in received:
+        held = peer.running(one.handle)
+        if held is None or held.token != one.token or not held.stored or decisions_of(held.job.function) is not None:
+            continue
+        attempt = held.job.attempt + 1
+        new += [NewValue(held.job.id, name, attempt, now_us, value) for name, value in one.values]
+    if new:
+        service.publish(new)
+
+
+HANDLERS: dict[int, Callable[[Peer, list[bytes]], None]] = {Type.LOG: log, Type.VALUES: values}

@@ -403,6 +403,9 @@ class LiveQuery(msgspec.Struct, kw_only=True):
     functions: Annotated[bool, about("Whether to send these, and the numbers of each function.")] = False
     job: Annotated[Text | None, about("The handle of a job whose states and progress are sent.")] = None
     logs: Annotated[Text | None, about("The handle of a job whose log is sent, from its last 200 lines on.")] = None
+    values: Annotated[
+        Text | None, about("The handle of a job whose published values are sent: at first all, then those that change.")
+    ] = None
     after: Annotated[
         Text | None, about("The id of the last event with lines: go on after it. `Last-Event-ID` replaces it.")
     ] = None
@@ -435,6 +438,8 @@ def _follows(query: LiveQuery) -> list[Request[Any]]:
         found.append(jobs.FollowJob(query.job, namespace=query.namespace))
     if query.logs is not None:
         found.append(jobs.FollowLogs(query.logs, namespace=query.namespace, after=query.after))
+    if query.values is not None:
+        found.append(jobs.FollowValues(query.values, namespace=query.namespace))
     if query.operation is not None:
         found.append(operations.FollowOperation(query.operation, namespace=query.namespace))
     versions = [namespaces.FollowVersion(*subject, namespace=query.namespace) for subject in _versions(query)]
@@ -446,7 +451,7 @@ def _follows(query: LiveQuery) -> list[Request[Any]]:
         raise ApiError(
             Code.INVALID,
             "choose what to follow: overview, functions, troubles, schedules, workers, nodes, runs, events, listeners or"
-            " webhooks (each =true), or job, logs, operation, schedule, worker, run, listener or webhook in the query",
+            " webhooks (each =true), or job, logs, values, operation, schedule, worker, run, listener or webhook in the query",
         )
     return found
 

@@ -117,6 +117,13 @@ class Logged(msgspec.Struct, tag="logged", array_like=True):
     line: LogLine
 
 
+class Published(msgspec.Struct, tag="published", array_like=True):
+    """A value that the running job has published."""
+
+    name: str
+    value: bytes
+
+
 class WaitBegun(msgspec.Struct, tag="waits", array_like=True):
     """The begin of a wait of the running job for another one; the process chooses the number."""
 
@@ -140,7 +147,7 @@ class Ended(msgspec.Struct, tag="ended", array_like=True):
 
 
 ToChild: TypeAlias = Run | Halt | Leave | Refuse | Opened
-ToParent: TypeAlias = Begun | Progress | Data | Logged | WaitBegun | WaitEnded | Ended | OpenToken
+ToParent: TypeAlias = Begun | Progress | Data | Logged | Published | WaitBegun | WaitEnded | Ended | OpenToken
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_to_child: Final = msgspec.msgpack.Decoder(ToChild).decode
@@ -203,6 +210,10 @@ class Child:
     def write_log(self, job: CurrentJob, line: LogLine) -> None:  # noqa: ARG002
         """Send a line to the worker."""
         self.send(Logged(line))
+
+    def publish(self, job: CurrentJob, name: str, value: bytes) -> None:  # noqa: ARG002
+        """Send a value to the worker."""
+        self.send(Published(name, value))
 
     def waits(self, job: CurrentJob, awaited: Awaited) -> None:  # noqa: ARG002
         """Notify the worker that the job waits for another one."""

@@ -12,10 +12,12 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
+import msgspec
 import structlog
 
 from mainspring.client import environment
 from mainspring.client.inside import Awaited
+from mainspring.errors import UsageError
 from mainspring.jobs.rules import LONGEST_PREPARATION
 from mainspring.worker.current import TokenRequest
 from mainspring.worker.delivery import Delivery, Finish, Finished
@@ -30,6 +32,7 @@ from mainspring.worker.executors.child import (
     Opened,
     OpenToken,
     Progress,
+    Published,
     Refuse,
     Run,
     ToChild,
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.errors import MainspringError
+    from mainspring.worker.current import CurrentJob
 
 TASK_PROCESS: Final = tuple(python("-m", "mainspring.worker.executors.child"))
 """The command of a process that runs functions, without its arguments."""
@@ -56,6 +60,14 @@ CANCEL_GRACE: Final = 5.0
 """Seconds that a cancelled function has to stop by itself before its process is killed."""
 
 _log = structlog.get_logger(__name__)
+
+
+def _publish(job: CurrentJob, message: Published) -> None:
+    """Pass on a value. A local step publishes none; its process does not know that it runs one."""
+    try:
+        job.publish(message.name, msgspec.json.decode(message.value))
+    except UsageError as refusal:
+        _log.warning("a published value was dropped", reason=str(refusal))
 
 
 class ProcessExecutor:
@@ -272,6 +284,8 @@ class _Child(asyncio.Protocol):
                     (delivery.job.warning if message.warning else delivery.job.data)(message.data)
                 case Logged() if delivery is not None:
                     delivery.job.write_log(message.line)
+                case Published() if delivery is not None:
+                    _publish(delivery.job, message)
                 case WaitBegun() if delivery is not None:
                     self._executor.waits(delivery)
                     awaited = Awaited(message.handle, partial(self._refuse, message.number))

@@ -10,6 +10,8 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+import structlog
+
 from mainspring.clock import to_us
 from mainspring.wire.gearman_protocol import Type
 from mainspring.workflow_code.instance import Instance
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from mainspring.workflows.messages import SettlementMessage
     from mainspring.workflows.requests import Decision, StepResult
 
+
+_log = structlog.get_logger("mainspring.workflows")
 
 CACHE_RUNS: Final = 10_000
 """Runs in the cache."""
@@ -266,6 +270,20 @@ class Run:
         """Return the lines that the code has logged since the last report, if the server keeps them."""
         lines = self.instance.lines.take()
         return lines if self.link.session.takes_logs else b""
+
+    def take_values(self) -> tuple[tuple[str, bytes], ...]:
+        """Return the values that the code has published since the last report, if the server keeps them."""
+        values = self.instance.values
+        if not values:
+            return ()
+        taken = tuple(values.items())
+        values.clear()
+        if self.link.session.takes_values:
+            return taken
+        _log.warning(
+            "published values were dropped: the server keeps none", run=self.id, names=[name for name, _ in taken]
+        )
+        return ()
 
     def take_ended(self) -> list[EndedActivity]:
         """Return the ended activities, which wait no longer."""

@@ -78,6 +78,13 @@ class _StepReports:
             UsageError("a step can have no completion token: await workflow.external_event(task, …), or task.submit(…)")
         )
 
+    def publish(self, job: CurrentJob, name: str, value: bytes) -> None:  # noqa: ARG002 - none is published
+        """Refuse it: a value that a step publishes could be ahead of the history."""
+        raise UsageError(
+            f"{job.function} runs as a local step, which publishes nothing: call workflow.publish({name!r}, …) in the workflow,"
+            " or execute it as an activity"
+        )
+
     def waits(self, job: CurrentJob, awaited: Awaited) -> None:
         """Do nothing."""
 

@@ -414,8 +414,9 @@ class Turns:
             self._evict(run)  # nothing that the node would take
             return
         about, lines = b"", b""
+        values: tuple[tuple[str, bytes], ...] = ()
         try:
-            about, lines = run.instance.about(), run.take_lines()
+            about, lines, values = run.instance.about(), run.take_lines(), run.take_values()
         except Exception as error:  # noqa: BLE001 - of this run alone
             parked = parked or _defect("its report cannot be written", error)
         if parked is not None:
@@ -439,6 +440,7 @@ class Turns:
             lines,
             run.semantics,
             () if parked is not None else retries,
+            () if parked is not None else values,  # the decision is made again, with what it publishes
         )
         run.drop_unrecorded()
         if run.key is not None and not more:
@@ -575,7 +577,9 @@ def _encodable(message: DecideMessage) -> DecideMessage:
         encode_message(message)
     except Exception as error:  # noqa: BLE001 - as above
         why = f"its commands and results cannot be encoded: {text_of(error)}; correct the code, and start a worker with it"
-        return replace(message, more=False, steps=(), decisions=(), about=b"", parked=Parked("defect", why), log=b"")
+        return replace(
+            message, more=False, steps=(), decisions=(), about=b"", parked=Parked("defect", why), log=b"", values=()
+        )
     return message
 
 
@@ -584,4 +588,4 @@ def _parking(message: DecideMessage, size: int, limit: int) -> DecideMessage:
         f"the commands and results of one decision have {format_size(size)}, and the node takes at most {format_size(limit)} at a"
         " time: wait for some activities before you submit more, or store large values elsewhere and pass their names"
     )
-    return replace(message, more=False, steps=(), decisions=(), about=b"", parked=Parked("defect", why))
+    return replace(message, more=False, steps=(), decisions=(), about=b"", parked=Parked("defect", why), values=())

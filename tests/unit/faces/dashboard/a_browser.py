@@ -340,6 +340,7 @@ def browser_of(answers: Mapping[str, Any], now: float) -> Browser:
     replies: dict[str, Any] = {"/whoami": Identity("o", None, [GrantSpec("operator")]), **answers}
     for end in ("/workflows", "/nodes"):
         replies.setdefault(end, {"items": []})
+    replies.setdefault("/values", {"items": [], "ended": True})
 
     async def api(scope: Scope, receive: Receive, send: Send) -> None:
         path = unquote(scope["path"])

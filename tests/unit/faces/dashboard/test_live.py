@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -14,6 +14,7 @@ from mainspring.api.listeners import DeclaredListener, DeclareListeners
 from mainspring.api.namespaces import FunctionNumbers, Numbers
 from mainspring.api.operations import OperationInfo
 from mainspring.callbacks import awaited
+from mainspring.values.model import StoredValue
 from mainspring.workflows.model import Definition
 
 from .a_browser import Element, browsing
@@ -163,5 +164,35 @@ def test_a_page_has_the_version_that_its_stream_sends_until_something_changes(ca
             ):
                 part = await browser.open(path, token=caller)
                 assert part.root.one("span", id="shown").attributes["data-version"] == "", path
+
+    run(test())
+
+
+def test_published_values_are_shown_to_those_who_may_read_payloads() -> None:
+    async def test() -> None:
+        async with browsing() as (browser, built):
+            engine: Any = built.node.engine
+            job = await browser.submit("resize")
+            page = await browser.open(f"/jobs/{job}")
+            assert f"values={job.replace(':', '%3A')}" in stream(page)
+            assert "hidden" in page.main.one("div", id="values").attributes, "there is none yet"
+            number = int(job.rpartition(":")[2])
+            long = b'"' + b"x" * 600 + b'"'
+            engine.tables.values[number] = {
+                name: StoredValue(number, name, 2, place, 1_700_000_000_000_000, value)
+                for place, (name, value) in enumerate({"<b>": b'{"x":"<i>"}', "long": long}.items(), 1)
+            }
+            page = await browser.open(f"/jobs/{job}")
+            part = page.main.one("div", id="values")
+            assert "hidden" not in part.attributes
+            assert [one.text for one in part.all("dt")] == ["<b>", "long"]
+            assert part.all("code")[0].text == '{"x":"<i>"}'
+            assert "attempt 2" in part.all("dd")[0].text
+            assert part.one("a").text == "all of it"
+            assert (await browser.open(f"/api/v1/namespaces/default/jobs/{job}/values/long")).status == 200
+            seen = await browser.open(f"/jobs/{job}", token="viewer")
+            assert "values=" not in stream(seen)
+            assert "long" not in seen.main.one("div", id="values").text
+            assert (await browser.open(stream(page))).status == 200
 
     run(test())

@@ -268,7 +268,7 @@ class Host:
             self.settled.append((args[0], args[2]))
         self.packets[kind].append(args)
         if kind == Type.CALL and args[1] == b"worker.logs":
-            answers[Type.CALL] = lambda: response(Type.ANSWER, args[0], b"{}")
+            answers[Type.CALL] = lambda: response(Type.ANSWER, args[0], b'{"values":true}')
         if kind in answers:
             self.loop.call_soon(self._send_if_open, server, answers[Type(kind)]())
 

@@ -679,3 +679,90 @@ def test_a_server_that_keeps_no_logs_gets_no_lines(monkeypatch: pytest.MonkeyPat
         assert logged(await host.report()) == []
 
     Host(code.app).run(test)
+
+
+# ---- published values ----
+
+
+class Publishing(Logging):
+    """An App whose workflow publishes where the other one logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.app = app = App()
+
+        @app.task
+        async def step() -> None:
+            await self.go.wait()
+
+        @app.task
+        def charge(number: int) -> int:
+            return number
+
+        @app.workflow
+        async def order() -> None:
+            workflow.publish("stage", "begun")
+            workflow.publish("input", 7)
+            await workflow.step(step, record="each")
+            workflow.publish("stage", "stepped")
+            await charge.submit(1)
+            workflow.publish("stage", "charged")
+
+
+def test_reports_take_the_values_of_the_code_along() -> None:
+    """A replay publishes none; those of a decision that was lost before its report come with the next one."""
+    code = Publishing()
+
+    async def test(host: Host) -> None:
+        host.assign()
+        await host.settle()
+        host.server.send(response(Type.STOP, *host.lease, b"lost"))
+        await host.settle()
+        host.has = 0
+        host.assign()
+        await host.settle()
+        code.go.set()
+        report = await host.report()
+        assert report.only.values == (("stage", b'"stepped"'), ("input", b"7")), "the last one of each name"
+        host.node.record(report.only)  # and its answer is lost with the connection
+        host.server.close()
+        await host.settle()
+        host.advance(60)
+        await host.settle()
+        (activity,) = host.node.activities.values()
+        host.node.end(activity.job, b"1")
+        host.has = 0
+        host.assign()
+        report = await host.report()
+        assert report.only.values == (("stage", b'"charged"'),), "the replay publishes nothing again"
+
+    Host(code.app).run(test)
+
+
+def test_a_run_that_parks_publishes_nothing() -> None:
+    app = App()
+
+    @app.workflow
+    async def order() -> None:
+        workflow.publish("stage", "begun")
+        raise TypeError("a mistake")
+
+    async def test(host: Host) -> None:
+        host.assign()
+        report = await host.report()
+        assert report.only.parked is not None
+        assert report.only.values == (), "the decision will be made again"
+
+    Host(app).run(test)
+
+
+def test_a_server_that_keeps_no_values_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = Publishing()
+    code.go.set()
+    monkeypatch.setattr(WorkerSession, "takes_values", property(lambda _: False, lambda *_: None), raising=False)
+
+    async def test(host: Host) -> None:
+        host.assign()
+        assert (await host.report()).only.values == ()
+
+    Host(code.app).run(test)

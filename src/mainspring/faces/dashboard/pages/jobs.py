@@ -24,6 +24,8 @@ from mainspring.api.jobs import (
     JobInfo,
     KeptArguments,
     LogLine,
+    PublishedValue,
+    PublishedValues,
     RetryJob,
 )
 from mainspring.api.namespaces import NamespaceStatus
@@ -46,6 +48,7 @@ from mainspring.faces.dashboard.pages import fleet
 from mainspring.faces.dashboard.pages.access import acts_on
 from mainspring.faces.dashboard.visit import Page
 from mainspring.faces.web.exchange import N
+from mainspring.features import Feature
 from mainspring.jobs.rules import run_not_retried
 
 if TYPE_CHECKING:
@@ -55,6 +58,8 @@ if TYPE_CHECKING:
     from mainspring.faces.dashboard.visit import Response, Visit
 
 ROWS: Final = 50
+VALUE_SHOWN: Final = 500
+"""Characters of a published value on a page."""
 SELECTED: Final = "handle"
 """The field of the address for each selected job."""
 MOST_SELECTED: Final = 100
@@ -381,6 +386,33 @@ async def _data_of(visit: Visit, shown: JobDetails) -> Data:
     return Data(*found)
 
 
+class ShownValue(NamedTuple):
+    """A published value on a page."""
+
+    name: str
+    text: str
+    """JSON, at most `VALUE_SHOWN` characters of it."""
+    is_cut: bool
+    at: str | None
+    attempt: int
+
+
+async def published_of(visit: Visit, function: str, handle: str) -> list[ShownValue] | None:
+    """Return the published values of a job or run; None if the viewer may not read them, or they could not be read."""
+    if not visit.has(Feature.VALUES) or not visit.may(Permission.PAYLOADS, function):
+        return None
+    call = visit.calls.get(PublishedValues, f"{JOB}/values", {"handle": handle})
+    answer = await visit.optional(call, "values")
+    if isinstance(answer, Problem):
+        return None
+    return [_shown_value(one) for one in answer.items]
+
+
+def _shown_value(one: PublishedValue) -> ShownValue:
+    text = bytes(one.value).decode()
+    return ShownValue(one.name, text[:VALUE_SHOWN], len(text) > VALUE_SHOWN, one.at, one.attempt)
+
+
 async def _result_of(visit: Visit, shown: JobDetails) -> Text | Problem | None:
     if shown.state != "succeeded" or not shown.output_size:
         return None
@@ -402,9 +434,10 @@ async def job(visit: Visit) -> Response:
         acts = await acts_on(visit, handle["handle"])
         return visit.render("job_gone.html", code=404, handle=handle["handle"], problem=refused.problem, acts=acts)
     sees_data = visit.may(Permission.PAYLOADS, shown.function)
-    attempts, (arguments, log, output), acts = await asyncio.gather(
+    attempts, (arguments, log, output), published, acts = await asyncio.gather(
         visit.optional(calls.get(Attempts, f"{JOB}/attempts", handle), "attempts"),
         _data_of(visit, shown),
+        published_of(visit, shown.function, shown.handle),
         acts_on(visit, handle["handle"]),
     )
     tried = [] if isinstance(attempts, Problem) else attempts.attempts
@@ -427,6 +460,7 @@ async def job(visit: Visit) -> Response:
         "levels": LEVELS,
         "numbers": sorted({one.number for one in tried})[-MOST_CHOICES:],
         "result": output if isinstance(output, Text) else None,
+        "published": published,
         "acts": acts,
     }
     return visit.render("job.html", job=shown, sees_data=sees_data, actions=actions_of(visit, shown), **values)

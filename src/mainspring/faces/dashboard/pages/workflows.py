@@ -25,7 +25,7 @@ from mainspring.faces.dashboard.actions import ARGUMENTS, Field, FormError, act,
 from mainspring.faces.dashboard.calls import Items, Problem
 from mainspring.faces.dashboard.drawings.workflows import attributes_of, difference, history, name_of
 from mainspring.faces.dashboard.pages.access import acts_on
-from mainspring.faces.dashboard.pages.jobs import Text, as_text
+from mainspring.faces.dashboard.pages.jobs import Text, as_text, published_of
 from mainspring.faces.dashboard.visit import Page
 from mainspring.faces.web.exchange import N
 from mainspring.jobs.rules import run_not_retried
@@ -272,8 +272,10 @@ async def workflow(visit: Visit) -> Response:
         numbers = events[0]["eventId"], events[-1]["eventId"]
         drawn = history(events, visit.now, is_open=is_open and numbers[1] >= shown.events)
     on_page = [one for answer in (recent, listed) if not isinstance(answer, Problem) for one in answer.items]
-    begin, end = await asyncio.gather(
-        _edge(visit, on_page, min(shown.events, 1)), _edge(visit, on_page, 0 if is_open else shown.events)
+    begin, end, published = await asyncio.gather(
+        _edge(visit, on_page, min(shown.events, 1)),
+        _edge(visit, on_page, 0 if is_open else shown.events),
+        published_of(visit, shown.type, shown.handle),
     )
     given = payload_of(begin, "input")
     signal = SIGNAL if not shown.receives else SIGNAL.suggesting("name", shown.receives, "the code waits for it")
@@ -290,6 +292,7 @@ async def workflow(visit: Visit) -> Response:
         result=payload_of(end, "result"),
         sees_data=visit.may(Permission.PAYLOADS, shown.type),
         values=values,
+        published=published,
         retry=run_not_retried("this", shown.type.encode()) if shown.status in UNRETRIED else "",
         actions=[one for one in fitting if visit.offers(one, shown.type)],
         difference=difference(shown.parked) if shown.parked else None,

@@ -101,13 +101,13 @@
   };
   if (root.dataset.keys !== "0") on("keydown", press);
 
-  // A drawing is an image, without links: its shapes lead where those of its table lead.
+  // Shapes of a drawing lead where those of its table lead.
   on("click", ({ target }) => {
     const shape = target.closest("[data-link]");
     if (shape) byId(shape.dataset.link).click();
   });
 
-  // Tabs, filters and pages of a list replace the content, by htmx. Other answers are pages of their own.
+  // Tabs, filters and pages of a list replace content, by htmx.
   on("htmx:beforeSwap", (event) => {
     const { xhr, isError, pathInfo } = event.detail;
     if (!isError && xhr.responseURL === new URL(pathInfo.finalRequestPath, location).href) return;
@@ -231,6 +231,7 @@
       if (event.version !== newest?.version) become(event);
     },
     lines: (lines) => lines.forEach(addLine),
+    values: ({ items: [one] }) => one && become({ version: `${loaded} ${one.number}` }),
     complete: () => {
       isComplete = true;
       close();
