@@ -317,9 +317,9 @@ class Runner:
         for kind in plan:
             if kind.phase > Phase.SLICES:
                 handle(kind)
-        if tables.has_answered_runs:
-            tables.has_answered_runs = False
-            tx.commits += [one.errands_stored for one in self._slices if isinstance(one, TakesErrands)]
+        if tables.answered_runs:
+            tables.answered_runs.clear()
+            tx.commits.extend(one.errands_stored for one in self._slices if isinstance(one, TakesErrands))
         if acts := recorded_acts(plan, outcomes):
             access.record(tables, acts)
         new_events = tables.new_events.take(plan, outcomes, map(event_of, acts))

@@ -124,7 +124,7 @@ class MemoryHolds:
         for holder, answer in answers:
             tables.last_errand += 1
             tables.errands[tables.last_errand] = encode_errand(answer_errand(holder, answer))
-        tables.has_answered_runs = True
+            tables.answered_runs.append(holder)
 
 
 def _is_of(holder: Holder, runs: Collection[int]) -> bool:

@@ -148,8 +148,8 @@ class Tables:
         """By digest."""
         self.holds: set[Hold] = set()
         self.requests: dict[Holder, Request] = {}
-        self.has_answered_runs = False
-        """Whether the group under way has stored answers for runs."""
+        self.answered_runs: list[Holder] = []
+        """The holders of the kind RUN for which the group under way has stored answers."""
         self.works: dict[tuple[int, int], Work] = {}
         """Submissions of work that runs elsewhere, by job and number."""
         self.tokens: dict[tuple[bytes, bytes], dict[int, Holding]] = {}

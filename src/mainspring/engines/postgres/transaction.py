@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.rules import Settlement
     from mainspring.jobs.slices import JobLifecycle
     from mainspring.resources.hold_store import AskHolds
+    from mainspring.resources.holds import Holder
 
 
 def load_statements(file: str) -> dict[str, str]:
@@ -269,8 +270,8 @@ class Transaction:
         """The events of this group."""
         self.asks_of_runs: list[AskHolds] = []
         """Questions of the runs that the group has changed: they are asked with the others."""
-        self.has_answered_runs = False
-        """Whether the group has stored answers for runs."""
+        self.answered_runs: list[Holder] = []
+        """The holders of the kind RUN for which the group has stored answers."""
         self.lifecycle = lifecycle
         """The node's side of jobs that the group creates itself."""
 

@@ -193,8 +193,8 @@ class Runner:
             await self._run(tx, kind, plan.get(kind, ()), outcomes)
             if kind is ops.Claim and leases_new:
                 leases.open(plan[kind], outcomes)
-        if tx.has_answered_runs:
-            tx.commits += [one.errands_stored for one in self._slices if isinstance(one, TakesErrands)]
+        if tx.answered_runs:
+            tx.commits.extend(one.errands_stored for one in self._slices if isinstance(one, TakesErrands))
         if acts := recorded_acts(plan, outcomes):
             await access.record(tx.sql, acts)
         new_events = tx.events.take(plan, outcomes, map(event_of, acts))

@@ -136,7 +136,7 @@ class HoldRows:
 
     async def answer_runs(self, answers: Sequence[tuple[Holder, HoldAnswer]]) -> None:
         await self._sql.many("add_errand", [(encode_errand(answer_errand(*one)),) for one in answers])
-        self._tx.has_answered_runs = True
+        self._tx.answered_runs.extend(holder for holder, _ in answers)
 
 
 def _names(request: Request) -> set[str]:

@@ -390,9 +390,9 @@ class SqliteEngine:
         for kind, placed in plan.items():
             if kind.phase > Phase.SLICES:
                 self._run_kind(kind, placed, outcomes)
-        if self._tx.has_answered_runs:
-            self._tx.has_answered_runs = False
-            self._tx.commits += [one.errands_stored for one in self.slices if isinstance(one, TakesErrands)]
+        if self._tx.answered_runs:
+            self._tx.answered_runs.clear()
+            self._tx.commits.extend(one.errands_stored for one in self.slices if isinstance(one, TakesErrands))
         if acts := recorded_acts(plan, outcomes):
             run_synchronously(access.record(self._tx.sql, acts))
         new_events = self._tx.events.take(plan, outcomes, map(event_of, acts))

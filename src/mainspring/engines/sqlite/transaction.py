@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.owners import Notices
     from mainspring.jobs.slices import JobLifecycle
     from mainspring.resources.hold_store import AskHolds
+    from mainspring.resources.holds import Holder
     from mainspring.schedules.catalogue import Catalogue
 
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -355,8 +356,8 @@ class Transaction:
         """The events of the group under way."""
         self.asks_of_runs: list[AskHolds] = []
         """Questions of the runs that the group has changed: they are asked with the others."""
-        self.has_answered_runs = False
-        """Whether the group has stored answers for runs."""
+        self.answered_runs: list[Holder] = []
+        """The holders of the kind RUN for which the group has stored answers."""
         self.large: list[list[Job]] = []
         """Jobs whose large results are still to be read, in one list per id."""
         self.stopping: set[int] = set()
@@ -398,7 +399,7 @@ class Transaction:
         self.notices.clear()
         self.events.clear()
         self.asks_of_runs.clear()
-        self.has_answered_runs = False
+        self.answered_runs.clear()
         self.large.clear()
         self.catalogue = None
         self.functions.forget()
