@@ -43,6 +43,11 @@ class EventData(msgspec.Struct, omit_defaults=True, kw_only=True, frozen=True):
     jobs: int = 0
     runs: int = 0
     kind: str = ""
+    items: tuple[str, ...] = ()
+    slots: int = 0
+    hold: str = ""
+    instance: str = ""
+    state: str = ""
 
 
 class Event(msgspec.Struct, kw_only=True, frozen=True):
