@@ -8,7 +8,8 @@ import msgspec
 from cyclopts import App, Parameter
 
 from mainspring.api.completions import AnswerCompletion, CompleteJob, CompletionFailure, CompletionProgress
-from mainspring.cli.calls import NOTHING, Given, print_answer, takes
+from mainspring.cli.calls import NOTHING, Given, takes
+from mainspring.cli.display import EXIT_DONE, print_json
 from mainspring.cli.operations import Handle  # noqa: TC001 - cyclopts reads the annotations
 from mainspring.cli.options import LOCAL, Json, ServerOptions
 from mainspring.errors import UsageError
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Token = Annotated[
-    str, Parameter(help="The completion token. - reads it from standard input, so that no list of processes shows it.")
+    str,
+    Parameter(
+        help="The completion token. - reads it from standard input, so that no list of processes shows it.",
+        allow_leading_hyphen=True,
+    ),
 ]
 ResultOption = Annotated[str, Parameter(help="The result as JSON; null by default.")]
 Message = Annotated[str, Parameter(help="Why the work failed.")]
@@ -120,11 +125,18 @@ def finish(
         request = CompleteJob(handle, failure=CompletionFailure(error, retry=not no_retry), **given)
     else:
         request = CompleteJob(handle, result=_value(result), **given)
-    return print_answer(server.client(), request, _print, json=json)
+    return _answer(request, json=json, server=server)
 
 
-def _answer(request: AnswerCompletion, *, json: bool, server: ServerOptions) -> int:
-    return print_answer(server.client(), request, _print, json=json)
+def _answer(request: AnswerCompletion | CompleteJob, *, json: bool, server: ServerOptions) -> int:
+    """Send a request, and print the answer. The result is a value of its own, and no name as commands read them."""
+    params = msgspec.json.decode(msgspec.json.encode(request))
+    answer: dict[str, Any] = server.client().call(request.call, params)
+    if json:
+        print_json(answer)
+    else:
+        _print(answer)
+    return EXIT_DONE
 
 
 def _print(answer: Mapping[str, Any]) -> None:

@@ -65,7 +65,8 @@ def test_an_answer_before_the_return_ends_the_job_at_its_return(database: str) -
         assert accepted.completion.status == Status.KEPT
         assert (await found(nodes[1], job_id)).state in {State.LEASED, State.RUNNING}
         await worker.give_back(held)
-        job = await until_state(nodes[2], job_id, State.SUCCEEDED)
+        async with asyncio.timeout(3):  # the next look without a cause would come later
+            job = await until_state(nodes[2], job_id, State.SUCCEEDED)
         assert job.result == b'"done"'
 
     run(database, test)
