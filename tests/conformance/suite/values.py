@@ -82,6 +82,9 @@ class ValueSuite(StoreFixtures):
         store.settle(released(given_back))
         stranger = store.job()
         assert publish(store, *(new(job) for job in (ended, pending, given_back, stranger))) == []
+        held = store.leased(function=b"h")
+        assert publish(store, new(held), *(new(job) for job in (ended, pending, given_back, stranger))) == [held.id]
+        assert values_of(store, held.id) == {"a": b"1"}
         for job in (ended, pending, given_back, stranger):
             assert values_of(store, job.id) == {}
 

@@ -304,6 +304,7 @@ def test_a_decider_publishes_nothing_under_the_lease_of_its_decision() -> None:
     send(decider.peer, decision.handle, decision.token, ("a", b"1"))
     node.commit()
     assert values_of_run(node, handle) == {}, "it would be ahead of the history"
+    assert node.engine.tables.values == {}, "nor does the job of the decision have any"
 
 
 def test_places_of_those_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
