@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from mainspring.errors import ServerError
+from mainspring.resources.holds import ResourceSpec
 from mainspring.resources.rules import Times
 from mainspring.wire import gearman_protocol
 from mainspring.wire.gearman_protocol import Connection, Type
@@ -139,6 +140,22 @@ def test_times_are_declared_also_without_any_and_a_store_may_refuse_them() -> No
         assert session.receive(gearman_protocol.response(Type.FAULT, b"times", b"usage", b"there is no method")) == []
         fault = gearman_protocol.response(Type.FAULT, b"times", b"usage", b"this store keeps none")
         assert session.receive(fault) == ([Refused("UNSUPPORTED", "f: this store keeps none")] if times else [])
+
+
+def test_resources_are_declared_if_there_are_some_and_older_servers_may_refuse_them() -> None:
+    for resources in ({"l": ResourceSpec(total=2)}, {}):
+        session = WorkerSession([(b"f", b"")], "w1", resources=resources)
+        session.connected()
+        sent(session)
+        session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/2"))
+        call = (Type.CALL, [b"resources", b"worker.resources", b'{"resources":{"l":{"total":2}}}'])
+        assert (call in sent(session)) is bool(resources)
+    session = WorkerSession([], "w1", resources={"l": ResourceSpec(total=2)})
+    session.connected()
+    session.receive(gearman_protocol.response(Type.OPTION_RES, b"mainspring/2"))
+    assert session.receive(gearman_protocol.response(Type.FAULT, b"resources", b"usage", b"there is no method")) == []
+    fault = gearman_protocol.response(Type.FAULT, b"resources", b"usage", b"this store keeps none")
+    assert session.receive(fault) == [Refused("UNSUPPORTED", "l: this store keeps none")]
 
 
 def test_a_worker_that_stops_on_request_says_so_and_older_servers_may_refuse_it() -> None:

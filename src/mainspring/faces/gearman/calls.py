@@ -13,7 +13,7 @@ from mainspring.access.caller import Permission, Shares
 from mainspring.api.jobs import ReadJobLogs, WatchJobs
 from mainspring.api.request import ApiError, Code, Problem, Request, problem_of, read, write
 from mainspring.callbacks import CallInProgress
-from mainspring.errors import ForbiddenError
+from mainspring.errors import ForbiddenError, UsageError
 from mainspring.faces.gearman.peers import About
 from mainspring.faces.gearman.work_calls import WORK_CALLS
 from mainspring.features import Feature
@@ -523,7 +523,11 @@ def _declares_times(peer: Caller, call_id: bytes, request: DeclaresTimes) -> Non
 
 
 def _declares_resources(peer: Caller, call_id: bytes, request: DeclaresResources) -> None:
-    peer.declare_resources(request.resources)
+    try:
+        peer.declare_resources(request.resources)
+    except UsageError as error:
+        _fault(peer, call_id, Problem(Code.INVALID, str(error)))
+        return
     _answer(peer, call_id, _EMPTY_ANSWER)
 
 

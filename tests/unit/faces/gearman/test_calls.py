@@ -15,6 +15,8 @@ from mainspring.api.request import Request
 from mainspring.callbacks import Callback
 from mainspring.faces.gearman.calls import DEFECT, WATCHER_BACKLOG
 from mainspring.jobs.user_data import KEPT_ARGUMENTS
+from mainspring.resources.hold_store import ListResources, effective
+from mainspring.resources.holds import counted, named
 from mainspring.storage.engine import Budget
 from mainspring.wire.gearman_protocol import Type
 
@@ -112,6 +114,26 @@ def test_a_worker_declares_by_when_jobs_of_its_functions_should_begin_and_end(no
     newer.request(Type.REGISTER, F, b"")
     assert newer.call("worker.times", times={}) == {}
     assert times() == (False, False), "the new code has no times"
+
+
+def test_a_worker_declares_the_resources_that_its_workflows_may_hold(node: Node) -> None:
+    worker = node.connect(extended=True)
+    assert worker.call("worker.resources", resources={"l": {"total": 2}, "p": {"items": {"p1": ["colour"]}}}) == {}
+    node.commit()
+    definitions = Budget(100, 100_000)
+    found: list[Any] = []
+    node.life.store.read(ListResources(), definitions, found.append)
+    declared = {one.name: effective(one, 0) for one in found[0].items}
+    assert declared == {"l": counted(2), "p": named({"p1": {"colour"}})}
+    refused: list[Any] = [
+        {"l": {}},
+        {"l": {"total": -1}},
+        {"": {"total": 1}},
+        {"l": {"total": 1, "items": {"x": []}}},
+        5,
+    ]
+    for wrong in refused:
+        assert worker.call("worker.resources", resources=wrong) == "usage"
 
 
 def test_a_worker_reports_that_it_prepares_the_executor_of_a_job(node: Node) -> None:
