@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mainspring.engines.memory.engine import Runner
+from mainspring.engines.memory.external import MemoryWorkSlice
 from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.engines.memory.tables import Tables
 from mainspring.errors import StoreFencedError
@@ -89,7 +90,7 @@ class SharedMemoryEngine:
     def __init__(self, content: SharedTables, runs: MemoryWorkflowSlice | None = None) -> None:
         """``runs`` is this node's slice of workflows, if the store keeps runs (`tests.shared_runs`)."""
         self._lifecycle: JobLifecycle | None = None
-        self.slices: list[Any] = [MemoryScheduleSlice(no_time)]
+        self.slices: list[Any] = [MemoryScheduleSlice(no_time), MemoryWorkSlice()]
         if runs is not None:
             self.slices.insert(0, runs)
             self.lacks = self.lacks - {Feature.WORKFLOWS}
