@@ -152,6 +152,7 @@ def test_help_lists_the_commands_in_groups(capsys: pytest.CaptureFixture[str]) -
             "schedules",
             "workflows",
             "functions",
+            "completions",
             "resources",
             "events",
             "listeners",

@@ -23,6 +23,7 @@ from mainspring.jobs.requests import RemoteAttempt
 from mainspring.jobs.rules import KEPT_EVENTS
 from mainspring.jobs.service import JobService
 from mainspring.jobs.sharing import MOST_TEXTS
+from mainspring.jobs.store import Find
 from mainspring.nodes.model import NodeRow
 from mainspring.nodes.strategies import IdHash
 from mainspring.server.build import open_node
@@ -257,6 +258,7 @@ def test_the_progress_of_a_run_reaches_the_nodes_whose_clients_wait() -> None:
             client = Client(first)
             job_id = await client.submit_background()
             client.wait(job_id)
+            await awaited(first.service.commits.committed(Find([])))  # behind the node's subscription
             reports = second.service.reports
             for done, text in ((b"1", "half"), (b"2", "")):
                 reports.report_root(job_id, done, b"2", text)
