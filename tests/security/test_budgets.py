@@ -42,6 +42,7 @@ BOUNDED: dict[str, str] = {
     "Identity.lacks": "a few words",
     "Attempts.attempts": "settlement_records.MOST_RECORDS of a job",
     "JobDetails.tags": "MOST_TAGS",
+    "JobDetails.works": "external.store.MOST_SHOWN",
     "ScheduleDetails.tags": "MOST_TAGS",
     "ScheduleDetails.exclude": "sizes.ENTRIES, one schedule",
     "ScheduleDetails.parents": "catalogue.MOST_PARENTS",

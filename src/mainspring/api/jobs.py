@@ -139,7 +139,7 @@ class JobDetails(JobInfo, kw_only=True):
     deadline_at: str | None = None
     """When it should have ended."""
     works: list[JobWork] | None = None
-    """Its work in another system; null for other jobs."""
+    """Its last submissions to another system, in their order; null for other jobs."""
     run: str | None = None
     """The key of the run of a workflow for which the job stands, which is its own handle, or to which it belongs."""
     completion: AwaitedCompletion | None = None

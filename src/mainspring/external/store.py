@@ -185,10 +185,13 @@ class Looked(NamedTuple):
 
 
 class FindWork(Query["list[Work]"], frozen=True):
-    """Read the submissions of a job, without payloads, in their order."""
+    """Read the last `MOST_SHOWN` submissions of a job, without payloads, in their order."""
 
     is_small = True
     job: int
+
+
+MOST_SHOWN: Final = 20
 
 
 class WorkTables(SliceTransaction, Protocol):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainspring.external.store import (
+    MOST_SHOWN,
     SHOWN_FOR,
     BeginWork,
     End,
@@ -211,6 +212,13 @@ class WorkSuite(StoreFixtures):
         assert len(store.read(FindWork(job.id))) == 1
         look(store, later + 1)
         assert store.read(FindWork(job.id)) == []
+
+    def test_the_last_submissions_of_a_job_are_shown(self, store: Store) -> None:
+        job = store.leased()
+        for number in range(1, MOST_SHOWN + 3):
+            begin(store, job, f"k{number}")
+            end(store, job, Status.CANCEL, number)
+        assert [number for number, _, _ in shown(store, job)] == [*range(3, MOST_SHOWN + 3)]
 
     def test_a_look_is_bounded(self, store: Store) -> None:
         jobs = [submitted(store) for _ in range(5)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.engines.memory.engine import MemoryGround, Transaction
 from mainspring.external import unit
-from mainspring.external.store import FindWork, Status, Verdict, verdict
+from mainspring.external.store import MOST_SHOWN, FindWork, Status, Verdict, verdict
 from mainspring.external.unit import WorkUnit
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ class MemoryWorks(MemoryGround):
 
 
 async def _find(tables: Tables, query: FindWork, _: Meter) -> list[Work]:
-    return [work._replace(payload=b"") for key, work in sorted(tables.works.items()) if key[0] == query.job]
+    works = [work._replace(payload=b"") for key, work in sorted(tables.works.items()) if key[0] == query.job]
+    return works[-MOST_SHOWN:]
 
 
 class MemoryWorkSlice:

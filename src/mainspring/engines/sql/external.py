@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.external import unit
-from mainspring.external.store import FindWork, Work
+from mainspring.external.store import MOST_SHOWN, FindWork, Work
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -52,7 +52,7 @@ class WorkRows:
 
 
 async def _find(tx: Transaction, query: FindWork, _: Meter) -> list[Work]:
-    return [Work(*row) for row in await tx.sql.fetch("works_shown", query.job)]
+    return [Work(*row) for row in reversed(await tx.sql.fetch("works_shown", query.job, MOST_SHOWN))]
 
 
 class WorkSlice:
