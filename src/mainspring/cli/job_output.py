@@ -27,7 +27,6 @@ from mainspring.cli.display import (
 )
 from mainspring.cli.operations import Handle  # noqa: TC001 - cyclopts reads the annotations
 from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain
-from mainspring.client.job import ValueWait, awaited_value
 from mainspring.client.outcomes import failure
 from mainspring.errors import JobFailed, NotFoundError, UsageError
 from mainspring.jobs.user_data import decoded_result
@@ -193,6 +192,8 @@ def values(
 
 
 def _awaited(client: Client, handle: str, name: str, wait: float) -> dict[str, Any]:
+    from mainspring.client.job import ValueWait, awaited_value  # noqa: PLC0415 - few commands need asyncio
+
     return awaited_value(client, ValueWait(handle, name, 0, wait))
 
 
