@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system
 
 APP = """
-import asyncio, os, pathlib, signal
+import asyncio, os, pathlib, signal, time
 from mainspring import App, Done, Failed, Retry, Running, Throttled, workflow
 
 app = App()
@@ -61,6 +61,8 @@ class Elsewhere:
             raise Throttled("700ms")
         if (here / f"{name}.raises").exists():
             raise OSError("the other system is away")
+        if (here / f"{name}.freezes").exists():
+            time.sleep(1000)
         while (here / f"{name}.blocks").exists():
             await asyncio.sleep(0.02)
         if (here / f"{name}.failed").exists():
@@ -84,6 +86,7 @@ class Elsewhere:
 
 work = app.external(name="work", every="100ms", retry=Retry(max_attempts=3, initial=0.05))(Elsewhere)
 brief = app.external(name="brief", every="100ms", timeout="1s", retry=Retry(max_attempts=2, initial=0.05))(Elsewhere)
+once = app.external(name="once", every="100ms", retry=Retry(max_attempts=1))(Elsewhere)
 left = app.external(name="left", every="100ms", timeout="1s", on_timeout="leave")(Elsewhere)
 
 
@@ -396,6 +399,39 @@ def test_looks_that_fail_or_block_delay_no_others(crew: Crew) -> None:
             crew.set(f"{name}.done")
         assert [result(job) for job in jobs] == ["a is done", "b is done", "c is done"]
         assert [attempts(client, job) for job in jobs] == [[(1, "succeeded")]] * 3
+
+
+def test_a_look_that_freezes_its_worker_counts_no_attempt_and_is_named(crew: Crew) -> None:
+    options = ("--processes", "2", "--frozen-after", "1s", "--log-format", "json")
+    with (
+        crew.serve() as server,
+        crew.workers(server, *options) as workers,
+        contextlib.closing(App(server.address)) as client,
+    ):
+        crew.set("a.freezes")
+        job = submit(client, "a", "once")
+        pids = [crew.await_looks("a")]
+        pids.append(crew.await_looks("a", pids))
+        call = client.connections.blocking().call
+
+        def shown() -> list[dict[str, str]]:
+            details = [call("workers.show", {"worker": one["id"]}) for one in call("workers.list", {})["items"]]
+            return [problem for one in details if one["watches"] for problem in one["watches"]["problems"]]
+
+        eventually(
+            lambda: any("task once has blocked the event loop" in one["problem"] for one in shown()), "it is named"
+        )
+        crew.unset("a.freezes")
+        crew.await_looks("a", pids)
+        eventually(lambda: not shown(), "a good look ends the problem")
+        lines = [json.loads(line) for line in workers.log.read_text().splitlines() if line.startswith("{")]
+        blocked = [line for line in lines if "the event loop is blocked" in line["event"]]
+        assert {(line["blocked_by"], line["handle"]) for line in blocked} == {("task once", job.handle)}
+        crew.set("a.done")
+        assert result(job) == "a is done"
+        assert attempts(client, job) == [(1, "succeeded")]
+    assert len(crew.lines("submits")) == 1
+    assert crew.lines("cancel calls") == []
 
 
 def test_a_system_that_throttles_gets_its_pause(crew: Crew) -> None:

@@ -165,6 +165,7 @@ class WorkService:
         held.elsewhere = Elsewhere(
             work.number, work.key, is_submitted=bool(work.meta), timed_out=lambda: self._timed_out(held)
         )
+        held.elsewhere.problem = self._service.settling.blocking.pop(held.job.id, "")
         age = max(self._clock.wall() - work.since_us / 1_000_000, 0.0)
         if work.meta:
             # Nodes that were lost meanwhile have counted attempts; it is still the same one.

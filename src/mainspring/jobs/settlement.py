@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from mainspring.storage.reads import SetAside
 
 JOB: Final = Kind("job", REMEDY)
+MOST_BLOCKING: Final = 1000
+"""Jobs whose looks have blocked a worker that are remembered."""
 
 
 def _waited_us(held: Held) -> int:
@@ -81,6 +83,8 @@ class Settling:
         self._end_within = ends.end_within
         self._lost_limit = lost_limit
         self._chance = chance
+        self.blocking: dict[int, str] = {}
+        """By job: how the look at its work elsewhere has blocked a worker, until the next one watches it."""
 
     def succeeded(self, held: Held, result: bytes, acknowledge: Acknowledge | None = None) -> None:
         """Settle a job that its worker has completed."""
@@ -279,6 +283,19 @@ class Settling:
                 )
             _note_attempt(held, settlement, Outcome.LOST, now_us, waited)
             self._end(held, settlement, None, None)
+
+    def blocked(self, held: Held, why: str) -> None:
+        """Settle a delivery that has blocked its worker with a look at work elsewhere: no attempt counts, as of a lost worker."""
+        if held.cancelled:
+            self.cancelled(held, held.cancelled)
+            return
+        if len(self.blocking) >= MOST_BLOCKING:
+            del self.blocking[next(iter(self.blocking))]
+        self.blocking[held.job.id] = why
+        now_us = round(self._clock.wall() * 1_000_000)
+        settlement = rules.handed_on(held.job, why, now_us)
+        _note_attempt(held, settlement, Outcome.LOST, now_us, _waited_us(held))
+        self._end(held, settlement, None, None)
 
     def worker_gone(self, worker: Worker, why: str) -> None:
         """Settle the jobs of a worker whose connection has ended."""

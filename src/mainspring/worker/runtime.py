@@ -121,6 +121,7 @@ class Worker:
         self._decider = decider
         self._left_out = dict(left_out or {})
         elsewhere = {name: self._functions.pop(name) for name, one in [*self._functions.items()] if one.elsewhere}
+        self._elsewhere = elsewhere
         registrations = {one.name: one.registration() for one in registry if one.elsewhere is None}
         functions = [(name.encode(), options) for name, options in registrations.items() if name not in self._left_out]
         self._servers = dict(servers)
@@ -436,10 +437,11 @@ class Worker:
 
     def _register(self, name: str) -> None:
         """Register a function that was left out."""
-        function = self._functions.get(name.encode())
+        key = name.encode()
+        function = self._functions.get(key) or self._elsewhere.get(key)
         if function is not None and not self._draining.is_set():
-            for link in self._links:
-                link.session.register(name.encode(), function.registration())
+            for link in self._links if function.elsewhere is None else self._watching:
+                link.session.register(key, function.registration())
                 link.flush()
 
     def _jobs_ended(self) -> None:

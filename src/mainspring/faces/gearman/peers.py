@@ -298,8 +298,9 @@ def give_back(
 ) -> int:
     """Give back the jobs of the workers that have some of these deliveries; return how many jobs they had.
 
-    The attempt of ``blocking`` fails with ``error``; if it is a decision, its run is parked, because its code would block the
-    next worker, too. The other deliveries do not count. The workers get no work until they send something.
+    The attempt of ``blocking`` fails with ``error``. If it is a decision, its run is parked, because its code would block the
+    next worker, too. If its work is submitted to another system, the work goes on, and the delivery does not count, as the
+    others do not. The workers get no work until they send something.
 
     Raises ForbiddenError if the caller may not run a function of these jobs.
     """
@@ -316,6 +317,8 @@ def give_back(
             service.settling.released(held)
         elif peer.decisions is not None and held.job.function[:1] == DECISIONS:
             peer.decisions.park(held, error.message)
+        elif held.elsewhere is not None and held.elsewhere.is_submitted:
+            service.settling.blocked(held, error.message)
         else:
             service.settling.failed(held, encode_failure(error), exception=f"{error.type}: {error.message}".encode())
     return len(jobs)
