@@ -189,7 +189,7 @@ def test_background_prints_the_handle(call: Call) -> None:
 
     listed = json.loads(call("jobs", "list", "--json").stdout)
     assert [entry["handle"] for entry in listed] == [handle]
-    assert list(listed[0]) == [*JOB_KEYS, "overdue_since"]
+    assert list(listed[0]) == [*JOB_KEYS, "overdue_since", "awaits_until"]
     lines = call("jobs", "list").stdout.decode().splitlines()
     assert lines[0].split("\t") == JOB_KEYS
     assert lines[1].split("\t")[:2] == [handle, "nobody"]

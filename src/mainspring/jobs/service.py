@@ -32,7 +32,7 @@ from mainspring.jobs.settlement_records import Remembering, ResultRetention, Set
 from mainspring.jobs.sharing import Reports, Sharing
 from mainspring.jobs.store import Recover
 from mainspring.jobs.table import Context, JobTable, Listeners, Uniques
-from mainspring.jobs.tending import Tending
+from mainspring.jobs.tending import LIST_INTERVAL, Tending
 from mainspring.jobs.token_grants import GrantedAccounts
 from mainspring.jobs.user_data import ArgumentRules
 from mainspring.loop_shares import LoopShares
@@ -247,11 +247,20 @@ class JobService:
         self.startup = Startup(context, self.functions, ends, self._counting, due_jobs, root_jobs, self.sharing)
         self._ends = False
 
-    def tending(self, mine: Callable[[str], bool]) -> Tending:
-        """Return the part of the node that looks at managed resources for whose names it is the first in line."""
+    def tending(self, mine: Callable[[str], bool], interval: float = LIST_INTERVAL) -> Tending:
+        """Return the part of the node that looks at managed resources for whose names it is the first in line.
+
+        ``interval``: seconds between its readings of which there are.
+        """
         resources, changed = self.resources, self.assigner.hold_requests.changed
         self._tending = Tending(
-            self._context, self.reads, self.intake, mine=mine, declared=resources.managed, changed=changed
+            self._context,
+            self.reads,
+            self.intake,
+            mine=mine,
+            interval=interval,
+            declared=resources.managed,
+            changed=changed,
         )
         return self._tending
 

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from mainspring.storage.engine import Page
     from mainspring.storage.reads import Reads
 
-LIST_INTERVAL: Final = 5.0
-"""Seconds between two readings of which managed resources there are."""
+LIST_INTERVAL: Final = 30.0
+"""Seconds between two readings of which managed resources there are, at least: a fleet without any pays only for these."""
 LOST_AFTER_US: Final = 60_000_000
 """Microseconds after which a job that is not in the store was deleted or lost. A node that still submits it then has no lease."""
 IDS: Final = 16
@@ -63,8 +63,9 @@ class Order(msgspec.Struct, omit_defaults=True):
 class Tending:
     """Looks at managed resources; ``mine`` returns whether this node is the first in line for a name.
 
-    ``declared`` returns the keys of the managed resources that workers of this node have declared. ``changed`` is called with the
-    key of a resource whose instances have changed.
+    ``declared`` returns the keys of the managed resources that workers of this node have declared. For ``interval`` seconds it
+    also looks at a new one if another node is the first in line: that one may not know of it before its next reading.
+    ``changed`` is called with the key of a resource whose instances have changed.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Tending:
         intake: Intake,
         *,
         mine: Callable[[str], bool],
+        interval: float,
         declared: Callable[[], Collection[str]],
         changed: Callable[[str], None],
     ) -> None:
@@ -81,8 +83,10 @@ class Tending:
         self._clock = context.clock
         self._reads = reads
         self._intake = intake
-        self._mine = mine
+        self._is_first = mine
+        self._interval = interval
         self._declared = declared
+        self._declared_at: dict[str, float] = {}
         self._changed = changed
         self._names: set[str] = set()
         """The keys of the resources that are managed, or still have instances."""
@@ -103,10 +107,12 @@ class Tending:
         if not self._table.term or self._dispatch.paused:
             return
         if now >= self._list_at:
-            self._list_at = now + LIST_INTERVAL
+            self._list_at = now + self._interval
             self._run("", self.find())
+        for name in self._declared():
+            self._declared_at.setdefault(name, now)
         for name in self._names.union(self._declared()):
-            if self._mine(f"resource {name}"):
+            if self._mine(name):
                 self._run(name, self.look(name))
 
     def lacking(self, names: Collection[str]) -> None:
@@ -121,11 +127,15 @@ class Tending:
                 self._hint(name)
 
     def _hint(self, name: str) -> None:
-        if self._mine(f"resource {name}") and self._table.term and not self._dispatch.paused:
+        if self._mine(name) and self._table.term and not self._dispatch.paused:
             if name in self._busy:
                 self._hinted.add(name)
             else:
                 self._run(name, self.look(name))
+
+    def _mine(self, name: str) -> bool:
+        new_until = self._declared_at.get(name, float("-inf")) + self._interval
+        return self._clock.monotonic() < new_until or self._is_first(f"resource {name}")
 
     def _run(self, name: str, work: Any) -> None:
         if name in self._busy:
@@ -143,15 +153,19 @@ class Tending:
 
     async def find(self) -> None:
         """Find the resources that are managed, or still have instances. Raises StoreError."""
-        found = {one.resource for one in await self._reads.read(FindInstances(None))}
+        found: set[str] = set()
+        are_any = False
         after: str | None = None
         while True:
             page: Page[StoredResource] = await self._reads.read_pages(ListResources(after=after, limit=1000))
+            are_any = are_any or bool(page.items)
             now_us = self._now_us()
             found.update(one.name for one in page.items if effective(one, now_us).managed is not None)
             after = page.next
             if after is None:
                 break
+        if are_any:
+            found.update(one.resource for one in await self._reads.read(FindInstances(None)))
         self._names = found
 
     def _now_us(self) -> int:

@@ -54,6 +54,7 @@ from mainspring.ids import Handles, NodeId
 from mainspring.job_logs.service import SWEEP_INTERVAL, LogReaders, LogService
 from mainspring.jobs.attempts import Recorder
 from mainspring.jobs.service import JobService
+from mainspring.jobs.tending import LIST_INTERVAL
 from mainspring.jobs.user_data import ArgumentRules
 from mainspring.log_limit import AttemptLog
 from mainspring.namespaces import split
@@ -512,7 +513,7 @@ async def open_node(
     )
     checks: list[Callable[[float], None]] = [unserved.check, access.tick]
     if Feature.LIMITS not in lacks:
-        checks.append(service.tending(mine).check)
+        checks.append(service.tending(mine, max(LIST_INTERVAL, settings.fleet.rest)).check)
     last_writes: list[Callable[[], None]] = []
     if Feature.SERIES not in lacks:
         recorder = Recorder(

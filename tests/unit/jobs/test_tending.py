@@ -226,11 +226,14 @@ def test_steps_wait_as_jobs_for_a_worker_with_the_class(node: Node) -> None:
     assert (one.state, one.tries, node.state(one.job)) == (STARTING, 1, State.PENDING)
 
 
-def test_a_node_that_is_not_first_in_line_looks_at_nothing(crew: Crew) -> None:
-    tending = crew.node.service.tending(lambda _: False)
+@pytest.mark.parametrize("interval", [0.0, 30.0])
+def test_a_node_that_is_not_first_in_line_looks_at_what_its_workers_have_just_declared(
+    crew: Crew, interval: float
+) -> None:
+    tending = crew.node.service.tending(lambda _: False, interval)
     crew.node.background("a")
     for _ in range(5):
         crew.node.wait(1)
         tending.check(crew.node.clock.monotonic())
         crew.node.commit()
-    assert crew.instances() == []
+    assert len(crew.instances()) == bool(interval)
