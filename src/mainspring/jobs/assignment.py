@@ -357,19 +357,23 @@ class Assigner:
         if self.token_grants is not None:
             self.token_grants.forget()
         for held in [held for held in self._table.held.values() if held.stored]:
-            worker = held.worker
-            self.release(held)
-            held.queue.leased -= 1
-            held.queue.away += 1
-            if held.admission is not None:
-                held.admission.give_back(held.job.key)
-                held.admission = None
-            if worker is not None:
-                if worker.streams:
-                    worker.connection.stop(held, LOST)
-                else:
-                    worker.ignored_results.add(held.handle)
-                    worker.refused = True
+            self.lost(held)
+
+    def lost(self, held: Held) -> None:
+        """Release a stored job whose term has ended: the node that has ended it gives the job back."""
+        worker = held.worker
+        self.release(held)
+        held.queue.leased -= 1
+        held.queue.away += 1
+        if held.admission is not None:
+            held.admission.give_back(held.job.key)
+            held.admission = None
+        if worker is not None:
+            if worker.streams:
+                worker.connection.stop(held, LOST)
+            else:
+                worker.ignored_results.add(held.handle)
+                worker.refused = True
 
     def begin_term(self) -> None:
         """Answer the workers that wait for a claim of the last term."""

@@ -265,7 +265,7 @@ class HoldRequests:
         for held, admission in list(self._awaiting()):
             if held.stored:
                 self._ask(held, admission)
-            else:
+            elif not held.adopting:
                 self._keep(held, lambda held=held: self._kept(held))  # type: ignore[misc] # the loop's variable
         for queue in list(self._queues):
             self._look_at(queue, now)

@@ -13,7 +13,7 @@ import msgspec
 
 from mainspring.access.idempotency import KeyedAct, RepeatedError, Reservation
 from mainspring.callbacks import Callback, CallInProgress, shielded
-from mainspring.errors import RefusedError
+from mainspring.errors import RefusedError, StoreFencedError
 from mainspring.jobs.model import RUNS, Job, State
 from mainspring.jobs.requests import adopted
 from mainspring.jobs.roots import Stored
@@ -315,6 +315,10 @@ class Intake:
             # It was stored, or has ended meanwhile: the store decides.
             self.submit([joining], lambda ids, found: accepted(ids[0], found), refused)
             return
+        if not self._table.term:
+            # Nobody would give back a job that is leased under no term.
+            refused(StoreFencedError("the last term has ended, and the next has not begun yet"))
+            return
         job, options = held.job, held.job.options
         job.state, job.term = _LEASED, self._table.term
         if options is None and joining.options is not None:
@@ -331,8 +335,11 @@ class Intake:
                 accepted(other.id, {joining.id: other})
             else:
                 self._table.has_been_stored(held)
+                if job.term != self._table.term:  # another node may have it by now
+                    self._assigner.lost(held)
                 accepted(job.id, {joining.id: Found(job.id, _LEASED, job.attempt)})
             self._continue(held)
+            self._assigner.arrived()
 
         def failed(error: StoreError) -> None:
             job.term, job.options = 0, options

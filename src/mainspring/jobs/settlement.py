@@ -507,6 +507,10 @@ class Ends:
     ) -> None:
         self.deferred -= 1
         self._late += 1
+        if held.stored and self._table.held.get(held.handle) is not held:
+            if acknowledge is not None:
+                acknowledge(False)  # its term ended while it was stored: other nodes have it
+            return
         self.end(held, settlement, exception, acknowledge)
 
     def _put(self, pending: PendingSettlement) -> None:

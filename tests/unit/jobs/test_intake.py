@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mainspring.errors import RefusedError, StoreFullError
+from mainspring.errors import RefusedError, StoreFencedError, StoreFullError
+from mainspring.ids import Term
 from mainspring.jobs.model import Options, Retry, State
 
 from .a_node import Client, Node, side, unexpected
@@ -178,6 +179,69 @@ def test_a_backoff_that_ends_while_the_job_is_stored(node: Node) -> None:
     node.commit()
     assert node.state(job.id) is State.LEASED
     assert node.held(job) is not None
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize("runs", [False, True])
+def test_a_job_whose_term_ends_while_it_is_stored_is_not_held(node: Node, *, runs: bool, resumed: bool) -> None:
+    job, _ = node.foreground("1", unique=b"u")
+    worker = node.stream() if runs else None
+    node.submit(node.job("2", unique=b"u"))
+    node.service.assigner.fenced()
+    if resumed:
+        node.service.begin(Term(2))
+        node.service.resume()
+    node.commit()
+    assert node.answers == [job.id, job.id]
+    assert (node.state(job.id), node.stored(job.id).term) == (State.LEASED, 1), (
+        "the node that ended the term gives it back"
+    )
+    assert node.table.held == {}
+    assert (node.queue().leased, node.queue().away, node.queue().foreground) == (0, 1, 0)
+    if worker is None:
+        assert side(node.stream()).given == []
+    else:
+        assert side(worker).pop_events() == ["job 1", "stop 1: lost"]
+        assert not worker.running
+
+
+def test_what_ends_while_it_is_stored_under_a_term_that_ends_is_not_recorded(node: Node) -> None:
+    worker = node.stream()
+    job, client = node.foreground("1", unique=b"u")
+    node.submit(node.job("2", unique=b"u"))
+    recorded: list[bool] = []
+    node.settling.succeeded(side(worker).given[0], b"done", recorded.append)
+    node.service.assigner.fenced()
+    node.commit()
+    assert recorded == [False]
+    assert client.events == []
+    assert node.state(job.id) is State.LEASED
+    assert not node.service.ends.deferred
+
+
+def test_no_job_is_stored_without_a_term(node: Node) -> None:
+    job, _ = node.foreground("1", unique=b"u")
+    node.service.assigner.fenced()
+    node.submit(node.job("2", unique=b"u"))
+    node.commit()
+    assert isinstance(node.answers[1], StoreFencedError)
+    assert node.life.store.find(job.id) is None
+    node.service.begin(Term(2))
+    node.service.resume()
+    node.submit(node.job("3", unique=b"u"))
+    node.commit()
+    assert node.answers[2] == job.id
+    assert node.stored(job.id).term == 2
+
+
+def test_a_job_that_is_stored_while_the_node_drains_goes_back(node: Node) -> None:
+    job, _ = node.foreground("1", unique=b"u")
+    node.submit(node.job("2", unique=b"u"))
+    node.service.hand_back()
+    node.commit()
+    assert node.answers == [job.id, job.id]
+    assert node.state(job.id) is State.PENDING
+    assert node.table.held == {}
 
 
 def test_several_background_submits_join_while_the_job_is_stored(node: Node) -> None:
