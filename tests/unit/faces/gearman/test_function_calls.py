@@ -51,6 +51,7 @@ def test_a_function_without_limits_is_shown(tool: Peer) -> None:
         "start_within": None,
         "deadline": None,
         "uses": None,
+        "uses_timeout": None,
         "waiting_by_priority": {"high": 0, "normal": 1, "low": 0},
     }
     assert tool.call("functions.show", function="f") == shown
