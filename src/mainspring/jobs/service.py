@@ -507,7 +507,7 @@ class Workers:
         functions: Functions,
         roots: RootJobs,
     ) -> None:
-        self._dispatch = context.dispatch
+        self._table, self._dispatch = context.table, context.dispatch
         self._assigner = assigner
         self._settling = settling
         self._foreground = foreground
@@ -603,11 +603,20 @@ class Workers:
         queue = self._dispatch.queue(function)
         queue.is_root = True
         for held in self._assigner.waiting_apart(queue) + queue.queued():
-            if held.stored:
-                self._settling.released(held)
-            else:
-                self._foreground.begin_held(held)
+            self._begin_run(held)
         self._assigner.serve(queue)
+
+    def _begin_run(self, held: Held) -> None:
+        if held.stored:
+            self._settling.released(held)
+        elif held.then is not None:  # it is being stored, and begins afterwards
+            held.then.append(lambda: self._begin_stored(held))
+        else:
+            self._foreground.begin_held(held)
+
+    def _begin_stored(self, held: Held) -> None:
+        if self._table.find(held.job.id) is held and held.worker is None:
+            self._begin_run(held)
 
     def give_back(self, queue: FunctionQueue) -> None:
         """Give a function's waiting jobs back to the store, because no worker here can run them."""

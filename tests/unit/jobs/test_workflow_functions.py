@@ -238,6 +238,26 @@ def test_jobs_that_wait_in_memory_begin_too(roots: FakeRoots) -> None:
     assert is_root(node, running), "a job that a worker gives back begins as well"
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_foreground_job_begins_after_it_was_stored(roots: FakeRoots, *, fails: bool) -> None:
+    node = roots.node = Node(engine=MemoryEngine(slices=[InMemory([])]), roots=roots)
+    job, client = node.foreground("1", unique=b"u")
+    node.submit(node.job("2", unique=b"u"))
+    node.life.store.full = fails
+    node.life.loop.soon.popleft()()
+    node.service.workers.became_root(b"f")
+    assert node.life.store.busy
+    node.life.store.finish()
+    node.life.store.full = False
+    node.commit()
+    assert is_root(node, job)
+    assert roots.begun == [b"1"]
+    assert count(node) == ([0, 0, 0], 0, 1)
+    assert (node.queue().foreground, node.table.foreground_bytes) == (0, 0)
+    roots.end(job)
+    assert client.events == ["succeeded r"]
+
+
 def test_a_foreground_job_in_memory_that_cannot_begin_fails(roots: FakeRoots) -> None:
     node = roots.node = Node(engine=MemoryEngine(slices=[InMemory([])]), roots=roots)
     _, client = node.foreground("1")
