@@ -20,7 +20,7 @@ from .fleet.running import simulate_fleet
 from .stores import SimulationError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from mainspring.access.caller import Act
     from mainspring.jobs.held import Held
@@ -89,8 +89,8 @@ def test_a_slot_that_is_given_twice_after_a_repeated_question_is_detected(monkey
         monkeypatch,
         hold_store,
         "_answers",
-        "if holder not in had and holder not in rows.void}",
-        "if holder not in rows.void}",
+        "if holder not in had and holder not in rows.ended}",
+        "if holder not in rows.ended}",
     )
     is_caught(20, by="asked for")
 
@@ -101,10 +101,12 @@ def test_granting_slots_that_others_hold_is_detected(monkeypatch: Plant) -> None
 
 
 def test_a_hold_that_is_kept_at_a_cancel_is_detected(monkeypatch: Plant) -> None:
-    async def leased(self: MemoryHolds, holders: Collection[Holder]) -> Collection[Holder]:
+    is_leased = MemoryHolds.leased
+
+    async def leased(self: MemoryHolds, holders: Collection[Holder]) -> Mapping[Holder, bool]:
         jobs = self._tables.jobs
-        found = {one for one in holders if one.id in jobs and jobs[one.id].state == State.CANCELLED}
-        return found | {one for one in holders if self._is_leased(one)}
+        found = {one: True for one in holders if one.id in jobs and jobs[one.id].state == State.CANCELLED}
+        return found | dict(await is_leased(self, holders))
 
     def left(self: HoldRequests, held: Held) -> None:
         held.slots = None

@@ -87,6 +87,8 @@ class Elsewhere:
 work = app.external(name="work", every="100ms", retry=Retry(max_attempts=3, initial=0.05))(Elsewhere)
 brief = app.external(name="brief", every="100ms", timeout="1s", retry=Retry(max_attempts=2, initial=0.05))(Elsewhere)
 once = app.external(name="once", every="100ms", retry=Retry(max_attempts=1))(Elsewhere)
+printer = app.resource("printer", total=1)
+prints = app.external(name="prints", every="100ms", uses={printer: 1})(Elsewhere)
 left = app.external(name="left", every="100ms", timeout="1s", on_timeout="leave")(Elsewhere)
 
 
@@ -254,6 +256,52 @@ def test_a_killed_worker_is_replaced_and_counts_no_attempt(crew: Crew) -> None:
         assert result(job) == "a is done"
         assert attempts(client, job) == [(1, "succeeded")]
     assert len(crew.lines("submits")) == 1
+    assert crew.lines("cancel calls") == []
+
+
+def test_the_slots_of_work_stay_with_it_when_its_worker_or_its_node_is_killed(crew: Crew) -> None:
+    with (
+        crew.serve() as first,
+        crew.workers(first, "--processes", "2"),
+        contextlib.closing(App(first.address)) as client,
+    ):
+        job = submit(client, "a", "prints")
+        pids = [crew.await_looks("a")]
+        for _ in range(100):  # they fill the memory of the node
+            submit(client, "b", "prints")
+        for _ in range(2):
+            os.kill(int(pids[-1]), signal.SIGKILL)
+            began = time.monotonic()
+            pids.append(crew.await_looks("a", pids))
+            assert time.monotonic() - began < 10
+        assert len(crew.lines("submits")) == 1, "no other document has the printer"
+        first.signal(signal.SIGKILL)
+        first.wait()
+        with crew.serve() as second, contextlib.closing(App(second.address)) as client:
+            looks = len(crew.lines("a.looks"))
+            crew.await_looks("a", more=looks)
+            assert len(crew.lines("submits")) == 1
+            crew.set("a.done")
+            assert result(client.job(job.handle)) == "a is done"
+            crew.await_looks("b")
+            assert len(crew.lines("submits")) == 2
+    assert crew.lines("cancel calls") == []
+
+
+def test_slots_that_an_operator_takes_away_are_free_although_the_work_goes_on(crew: Crew) -> None:
+    with crew.serve() as server, crew.workers(server), contextlib.closing(App(server.address)) as client:
+        first, second = submit(client, "a", "prints"), submit(client, "b", "prints")
+        crew.await_looks("a")
+        call = client.connections.blocking().call
+        call("resources.take", {"name": "printer", "job": first.handle, "reason": "urgent"})
+        crew.await_looks("b")
+        looks = len(crew.lines("a.looks"))
+        crew.set("b.done")
+        assert result(second) == "b is done"
+        crew.await_looks("a", more=looks)
+        crew.set("a.done")
+        assert result(first) == "a is done"
+    assert len(crew.lines("submits")) == 2
     assert crew.lines("cancel calls") == []
 
 

@@ -228,6 +228,8 @@ class AdmissionQueue(Generic[W]):
         """By id: the jobs that have their slots, and wait for a worker; the first one is next."""
         self.returned: list[W] = []
         """Jobs that were taken out of these two, with their slots or requests."""
+        self.tried: dict[int, W] = {}
+        """By id: the waiting jobs that a worker has had before."""
 
     def now_us(self) -> int:
         """Return the time on the clock of the accounts."""
@@ -289,6 +291,8 @@ class AdmissionQueue(Generic[W]):
     def push(self, held: W, *, first: bool = False) -> None:
         """Add a waiting job; ``first``: before the others of its key and priority."""
         job = held.job
+        if job.attempt or job.suspects:
+            self.tried[job.id] = held
         key_queue = self._key_queue(job.key)
         ready = key_queue.ready[job.priority]
         if first:
@@ -302,6 +306,8 @@ class AdmissionQueue(Generic[W]):
         new: dict[tuple[bytes, int], deque[W]] = {}
         for held in claimed:
             new.setdefault((held.job.key, held.job.priority), deque()).append(held)
+            if held.job.attempt or held.job.suspects:
+                self.tried[held.job.id] = held
         for (key, priority), jobs in new.items():
             key_queue, number = self._key_queue(key), len(jobs)
             merge_by_age(key_queue.ready[priority], jobs)
@@ -318,6 +324,7 @@ class AdmissionQueue(Generic[W]):
         """Count a waiting job as removed; its entry is skipped later."""
         if self._leave(held):
             return
+        self.tried.pop(held.job.id, None)
         key_queue = self.key_queues[held.job.key]
         key_queue.size -= 1
         if key_queue.parked:
@@ -379,13 +386,14 @@ class AdmissionQueue(Generic[W]):
         priority = next((priority for priority, turns in enumerate(self._turns) if turns), len(self._turns))
         return any(held.job.priority > priority for held in self.awaiting.values())
 
-    @staticmethod
-    def _next(key_queue: KeyQueue[W], priority: int) -> W | None:
+    def _next(self, key_queue: KeyQueue[W], priority: int) -> W | None:
         ready = key_queue.ready[priority]
         while ready:
             held = ready.popleft()
             if held.queued:
                 key_queue.size -= 1
+                if self.tried:
+                    self.tried.pop(held.job.id, None)
                 return held
         return None
 

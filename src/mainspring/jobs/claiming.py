@@ -212,8 +212,10 @@ class Claiming:
         have = max(queue.size - queue.foreground, 0) + queue.inflight
         limit = window - have
         if have * 2 > window:
-            if backlog[0]:
-                limit = min(backlog[0], window)  # high priority does not wait for a place
+            # Jobs may wait here for the slots that the work of a lost one has.
+            returning = queue.returning if queue.runs_elsewhere else 0
+            if backlog[0] or returning:
+                limit = min(backlog[0], window) + returning  # high priority does not wait for a place
             elif queue.size or not any(worker.grabbing for worker in queue.takers):
                 return
             else:
@@ -228,6 +230,7 @@ class Claiming:
                 return
             limit = sum(want.limit for want in wants)
         queue.claiming = True
+        queue.returning = 0
         term, backlog_before = self._table.term, tuple(backlog)
         self._commits.put(
             Claim(term, wants),

@@ -229,7 +229,7 @@ _PENDING, _RUNNING = int(State.PENDING), int(State.RUNNING)
 class Slots:
     """A job's request for slots of resources, and what it got."""
 
-    __slots__ = ("holds", "metas", "request", "waits")
+    __slots__ = ("holds", "metas", "request", "taken", "waits")
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -239,6 +239,8 @@ class Slots:
         """Those of instances: resource, instance, JSON."""
         self.waits: Waits | None = None
         """Why it waits, by the last answer."""
+        self.taken = False
+        """Whether they were taken away: the job does not keep them, even if its work goes on elsewhere."""
 
 
 class Elsewhere:
@@ -494,6 +496,7 @@ class FunctionQueue:
         "name",
         "prefer",
         "ready",
+        "returning",
         "running",
         "serial",
         "settled",
@@ -542,6 +545,8 @@ class FunctionQueue:
         """Jobs in memory alone."""
         self.counted = True
         """False until the jobs that were stored before the queue was created are counted."""
+        self.returning = 0
+        """The number of its jobs that workers or nodes have lost since the last claim."""
         self.uncounted = False
         """Another node has announced pending jobs, which ``backlog`` may not count yet."""
         self.is_root = False

@@ -49,9 +49,10 @@ class _Batch:
         self.given_back: list[tuple[Holder, int]] = []
         self.queues: dict[FunctionQueue, None] = {}
         """The functions whose jobs give something back: others of them may have tokens now."""
+        self.taken: set[Holder] = set()
         self.freed: set[str] = set()
         """Their resources. The node has repeated all questions about these in it."""
-        self.operation = AskHolds(self.requests, now_us, self.given_back, self.freed)
+        self.operation = AskHolds(self.requests, now_us, self.given_back, self.freed, taken=self.taken)
 
 
 class HoldRequests:
@@ -99,7 +100,9 @@ class HoldRequests:
         self._queues.setdefault(queue, 0.0)
         awaiting = admission.awaiting
         most = queue.places() - len(admission.equipped)
-        while len(awaiting) < most and (len(awaiting) < admission.most_awaiting or admission.overtakes()):
+        while len(awaiting) < most and (
+            len(awaiting) < admission.most_awaiting or admission.overtakes() or self._goes_on(queue, admission)
+        ):
             held = admission.take()
             if held is None:
                 break
@@ -110,6 +113,10 @@ class HoldRequests:
                 self._ask(held, admission)
             else:
                 self._keep(held, lambda held=held: self._kept(held))  # type: ignore[misc] # the loop's variable
+
+    def _goes_on(self, queue: FunctionQueue, admission: AdmissionQueue[Held]) -> bool:
+        """Return whether a waiting job may have work elsewhere, which keeps its slots: others may wait for these."""
+        return bool(admission.tried) and queue.runs_elsewhere
 
     def _give_back(self, admission: AdmissionQueue[Held]) -> None:
         returned, admission.returned = admission.returned, []
@@ -226,6 +233,8 @@ class HoldRequests:
             return
         batch = self._batch()
         batch.given_back.append((slots.request.holder, slots.request.turn))
+        if slots.taken:
+            batch.taken.add(slots.request.holder)
         batch.queues[held.queue] = None
         names = [line.resource for line in slots.request.lines if line.resource not in batch.freed]
         if names:
@@ -261,6 +270,7 @@ class HoldRequests:
             batch = self._batch()
             for one in failed:
                 batch.given_back.extend(one.given_back)
+                batch.taken |= one.taken
                 batch.freed.update(one.freed)
         for held, admission in list(self._awaiting()):
             if held.stored:

@@ -77,7 +77,9 @@ class LostSlots:
         if self._relay is None or holder.term == self._table.term:
             held = self._held(holder.id, hold.turn)
             if held is None:
-                raise ConflictError("the job has just ended")
+                raise ConflictError(
+                    "the job has just ended, or its work goes on elsewhere and waits for the next worker"
+                )
             await self._take(held, hold.resource, act, cancel=cancel)
             return
         message = TakeSlots(holder.id, hold.turn, hold.resource, cancel, _encode(act))

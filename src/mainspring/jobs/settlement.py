@@ -184,6 +184,8 @@ class Settling:
         ``cancel``: it ends as cancelled. ``batch`` settles it together with operations of another slice.
         """
         worker, cancel = held.worker, cancel or bool(held.cancelled)
+        if held.slots is not None:
+            held.slots.taken = True
         if worker is not None:
             worker.connection.stop(held, LOST)  # the report of a plain worker, which gets no message, is refused
             if cancel and not worker.streams:
@@ -583,6 +585,7 @@ class Ends:
                 self._wake_at(settlement.due_us)
             else:
                 queue.backlog[job.priority] += 1
+                queue.returning += job.suspects >= rules.WORKER_LOST
                 self._assigner.serve(queue)
             if hub.active and job.id in hub.wanted:
                 hub.publish(_settled_job(settlement))
@@ -693,4 +696,9 @@ class Ends:
 
     def recovered(self, lost: Iterable[LostAttempt]) -> None:
         """Report attempts that were lost with their node; their jobs are queued again."""
+        lost = [*lost]
+        for attempt in lost:
+            queue = self._dispatch.tracked(attempt.function)
+            if queue is not None:
+                queue.returning += 1
         self._report(settlements_of(lost))

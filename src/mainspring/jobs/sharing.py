@@ -239,8 +239,8 @@ class Sharing:
             return
 
         def recovered(outcome: Recovered) -> None:
-            self._assigner.now_pending(outcome.pending, were_away=True)
             self._ends.recovered(outcome.lost)
+            self._assigner.now_pending(outcome.pending, were_away=True)
             self._recovered(terms, outcome)
             if outcome.more:
                 self.recover(terms)

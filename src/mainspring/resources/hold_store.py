@@ -3,6 +3,9 @@
 Rows of holds and requests are valid while their holders are (`holds.HolderKind`). No end of a job or a run deletes them: `ask`
 deletes the void rows of its resources before it decides, and `find` leaves them out. A node that puts a job back into the queue
 may lease it again under the same term, so it gives the job's slots back in the same group.
+
+Work that runs elsewhere goes on while no worker has its job. So the holds of an open job with an open submission stay valid
+between two leases, for `BETWEEN_LEASES`, and the first request of the next lease takes them over (`_take_over`).
 """
 
 from __future__ import annotations
@@ -108,6 +111,9 @@ def decode_resource(data: bytes, name: str, version: int) -> StoredResource:
         return UnreadableResource(name, version=version)
 
 
+BETWEEN_LEASES: Final = 300.0
+"""Seconds for which work elsewhere keeps its slots while its job does not ask for them. A job that is not leased again cannot
+hold up all others for longer: they may be the reason, because they fill the memory of the nodes."""
 NO_ITEMS: Final = Resource()
 INSTANCE_EVENTS: Final = frozenset({types.INSTANCE_READY, types.INSTANCE_FAILED, types.INSTANCE_RELEASED})
 
@@ -261,6 +267,8 @@ class AskHolds(Acting):
     """Runs whose requests are deleted unless they can be granted now. They get the reason."""
     closed: Collection[int] = ()
     """Runs that this group closes: what they held is free."""
+    taken: Collection[Holder] = ()
+    """Those who give back although work of theirs may go on elsewhere."""
 
     def __post_init__(self) -> None:
         self.rows = sum(len(one.lines) for one in self.requests) + len(self.given_back)
@@ -376,8 +384,11 @@ class HoldTables(InstanceTables, Protocol):
     async def turns(self, holders: Collection[Holder]) -> Collection[tuple[Holder, int]]:
         """Return the turns under which these holders have rows of holds."""
 
-    async def leased(self, holders: Collection[Holder]) -> Collection[Holder]:
-        """Return those of these holders of the kind LEASE that are held under their terms."""
+    async def leased(self, holders: Collection[Holder]) -> Mapping[Holder, bool]:
+        """Return those of these holders of the kind LEASE whose jobs have not ended, and whether these have their terms."""
+
+    async def submitted(self, jobs: Collection[int]) -> Collection[int]:
+        """Return those of these jobs that have a submission (`external.store`) whose work may go on, or has just succeeded."""
 
     async def open_runs(self, runs: Collection[int]) -> Collection[int]:
         """Return those of these runs that are open."""
@@ -426,8 +437,9 @@ async def ask(tables: HoldTables, operations: Sequence[AskHolds]) -> list[Asked]
         return [Asked([REFUSED] * len(operation.requests), set()) for operation in operations]
     await tables.lock(sorted(names))
     now_us = max(operation.now_us for operation in operations)
-    rows = await _Rows.read(tables, names, now_us, asked)
+    rows = await _Rows.read(tables, names, now_us, asked, {holder for holder, _ in returned})
     given_back = {holder for holder, turn in returned if rows.turns.get(holder) == turn}
+    given_back -= await _take_over(rows, asked, given_back.difference(*(one.taken for one in operations)), now_us)
     earlier = {holder for holder, one in asked.items() if rows.turns.get(holder, one.turn) != one.turn}
     late = {holder for holder, one in rows.requests.items() if one.is_over(now_us) and holder not in asked}
     dropped = await rows.drop(given_back | earlier | late | {*rows.void})
@@ -442,7 +454,7 @@ async def ask(tables: HoldTables, operations: Sequence[AskHolds]) -> list[Asked]
 
     tended: dict[int, Tended] = {}
     if tends:
-        waiting = {holder: one for holder, one in asked.items() if holder not in rows.void} | rows.requests
+        waiting = {holder: one for holder, one in asked.items() if holder not in rows.ended} | rows.requests
         for hold in rows.holds:
             waiting.pop(hold.holder, None)
         tended = await _tended(operations, instances, resources, stored, rows.holds, waiting.values())
@@ -494,34 +506,106 @@ async def _stop(tables: HoldTables, instances: Instances, rows: _Rows, names: se
         instances.use(*await rows.drop(lost))
 
 
+async def _take_over(
+    rows: _Rows, asked: Mapping[Holder, Request], given_back: Collection[Holder], now_us: int
+) -> set[Holder]:
+    """Let jobs keep what their work elsewhere uses; return which of those that give back do.
+
+    The request of a job takes over the holds of its last lease; one that needs more resources waits for all. Until then they have
+    a time.
+    """
+    if not rows.submitted:
+        return set()
+    until_us = now_us + round(BETWEEN_LEASES * 1_000_000)
+    asking = {holder.id: one for holder, one in asked.items() if holder not in rows.ended}
+    kept: set[int] = set()
+    had: dict[int, list[Hold]] = {}
+    for hold in rows.holds:
+        if hold.holder.kind == HolderKind.LEASE and hold.holder.id in rows.submitted:
+            had.setdefault(hold.holder.id, []).append(hold)
+    changed: dict[Hold, Hold] = {}
+    for job, holds in had.items():
+        one, new = asking.get(job), holds
+        if one is None:
+            if holds[0].holder in rows.ended or holds[0].holder in given_back:
+                new = [hold._replace(until_us=hold.until_us or until_us) for hold in holds]
+        elif not {line.resource for line in one.lines} <= {hold.resource for hold in holds}:
+            rows.void = {*rows.void, holds[0].holder}
+            continue
+        else:
+            new = [hold._replace(holder=one.holder, turn=one.turn, until_us=0) for hold in holds]
+        kept.add(job)
+        if new != holds:
+            changed.update(zip(holds, new, strict=True))
+    await rows.change(changed)
+    return {holder for holder in given_back if holder.id in kept}
+
+
 class _Rows:
     """The rows of resources: those that are valid, once others are dropped."""
 
     def __init__(
-        self, tables: HoldTables, holds: Sequence[Hold], requests: Sequence[Request], void: Collection[Holder]
+        self,
+        tables: HoldTables,
+        holds: Sequence[Hold],
+        requests: Sequence[Request],
+        ended: set[Holder],
+        submitted: Collection[int],
     ) -> None:
         self._tables = tables
         self.holds = holds
         self.requests = {one.holder: one for one in requests}
-        self.void = void
+        self.ended = ended
         """The holders that are none any more."""
+        self.submitted = submitted
+        """Jobs that keep their holds between two leases, because their work elsewhere goes on."""
+        self.void = ended
+        """Those whose rows are void."""
+        if submitted:
+            self.void = ended - {
+                one.holder for one in holds if one.holder.kind == HolderKind.LEASE and one.holder.id in submitted
+            }
         self.turns = {hold.holder: hold.turn for hold in holds} | {one.holder: one.turn for one in requests}
         """By holder. Another turn than it asks with now is of an earlier lease under the same term."""
 
     @classmethod
-    async def read(cls, tables: HoldTables, names: Collection[str], now_us: int, others: Collection[Holder]) -> _Rows:
+    async def read(
+        cls,
+        tables: HoldTables,
+        names: Collection[str],
+        now_us: int,
+        others: Collection[Holder],
+        given_back: Collection[Holder] = (),
+    ) -> _Rows:
         """Read the rows of resources, and look which of their holders, and of some others, are still holders."""
         holds, requests = await tables.holds(names), await tables.requests(names)
         rows: list[Hold | Request] = [*holds, *requests]
         holders = {*others, *(row.holder for row in rows)}
         leases = {one for one in holders if one.kind == HolderKind.LEASE}
-        void = leases - {*await tables.leased(leases)} if leases else set()
+        live = await tables.leased(leases) if leases else {}
+        ended = {one for one in leases if not live.get(one)}
+        left = {one.id for one, leased in live.items() if not leased or one in given_back}
+        # The time of a hold between two leases ends also if the job has been leased again, and does not ask.
+        left.update(row.holder.id for row in holds if row.until_us and row.holder in live)
+        submitted = {*await tables.submitted(left)} if left else set()
+        asking = submitted & {one.id for one in others}
+        late = {row.holder for row in rows if 0 < row.until_us <= now_us}
+        late -= {one for one in late if one.kind == HolderKind.LEASE and one.id in asking}
+        submitted -= {one.id for one in late if one.kind == HolderKind.LEASE}
         runs = {one for one in holders if one.kind == HolderKind.RUN}
         if runs:
             are_open = {*await tables.open_runs({one.id for one in runs})}
-            void.update(one for one in runs if one.id not in are_open)
-        void.update(row.holder for row in rows if 0 < row.until_us <= now_us)
-        return cls(tables, holds, requests, void)
+            ended.update(one for one in runs if one.id not in are_open)
+        ended |= late
+        return cls(tables, holds, requests, ended, submitted)
+
+    async def change(self, changed: Mapping[Hold, Hold]) -> None:
+        """Write holds in place of others."""
+        if changed:
+            await self._tables.delete([*changed], ())
+            await self._tables.add([*changed.values()], ())
+            self.holds = [changed.get(one, one) for one in self.holds]
+            self.turns |= {one.holder: one.turn for one in changed.values()}
 
     async def drop(self, holders: Collection[Holder]) -> tuple[list[Hold], list[Request]]:
         """Delete the rows of holders, and return them."""
@@ -552,10 +636,10 @@ async def _answers(
     had: dict[Holder, list[Hold]] = {}
     for hold in rows.holds:
         had.setdefault(hold.holder, []).append(hold)
-    new = {holder: one for holder, one in asked.items() if holder not in had and holder not in rows.void}
+    new = {holder: one for holder, one in asked.items() if holder not in had and holder not in rows.ended}
     verdicts = decide(resources, rows.holds, {**new, **rows.requests}.values(), now_us)
     answers: dict[Holder, Answer] = {holder: Got((*sorted(had[holder]),)) for holder in asked if holder in had}
-    answers |= dict.fromkeys(asked.keys() & rows.void, REFUSED)
+    answers |= dict.fromkeys(asked.keys() & rows.ended, REFUSED)
     granted: list[tuple[Request, Granted]] = []
     entered: list[Request] = []
     done: list[Holder] = []
@@ -651,8 +735,10 @@ async def find(tables: HoldTables, query: FindHolds) -> list[Holding]:
 async def find_kept(tables: HoldTables, query: FindKept) -> set[tuple[Holder, int]]:
     """Answer a query."""
     holders = {holder for holder, _ in query.holders}
-    leased, turns = await tables.leased(holders), await tables.turns(holders)
-    return {(holder, turn) for holder, turn in query.holders if holder in leased and (holder, turn) in turns}
+    live, turns = await tables.leased(holders), await tables.turns(holders)
+    submitted = await tables.submitted({one.id for one, leased in live.items() if not leased})
+    kept = {holder for holder, leased in live.items() if leased or holder.id in submitted}
+    return {(holder, turn) for holder, turn in query.holders if holder in kept and (holder, turn) in turns}
 
 
 async def find_run_requests(tables: HoldTables, _: FindRunRequests) -> list[str]:

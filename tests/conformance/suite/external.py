@@ -23,10 +23,14 @@ from mainspring.external.store import (
     Work,
 )
 from mainspring.jobs import rules
+from mainspring.jobs import store as ops
 from mainspring.jobs.model import Options, State
 from mainspring.jobs.rules import Event, Settlement
+from mainspring.resources.hold_store import BETWEEN_LEASES, REFUSED, AskHolds, FindKept, Got
+from mainspring.resources.holds import Line, Waits, counted
 from tests.conformance.suite.driver import NOW, Store
 from tests.conformance.suite.fixtures import StoreFixtures
+from tests.conformance.suite.holds import ask, define, holding, lease, request, slots
 
 if TYPE_CHECKING:
     from mainspring.jobs.model import Job
@@ -80,8 +84,125 @@ def submitted(store: Store) -> Job:
     return job
 
 
+def printing(store: Store) -> tuple[Job, Job, Got]:
+    """Return a job whose work has the only slot, another one that waits for it, and the grant."""
+    define(store, "l", counted(1))
+    job, other = submitted(store), store.leased()
+    (got,) = ask(store, request(job, Line("l")))
+    assert isinstance(got, Got)
+    assert isinstance(ask(store, request(other, Line("l")))[0], Waits)
+    return job, other, got
+
+
+def release(store: Store, job: Job, event: Event = Event.RELEASE, turn: int = 1, *, is_taken: bool = False) -> None:
+    """Put a job back into the queue, as a node does that gives its slots back in the same group."""
+    due_us = NOW if event in {Event.RETRY, Event.SNOOZE} else 0
+    taken = {lease(job)} if is_taken else set()
+    settle = ops.Settle([Settlement(store.present(job.id), event, 0, due_us=due_us)])
+    store.group(settle, AskHolds([], NOW, [(lease(job), turn)], taken=taken))
+
+
+def is_waiting(store: Store, job: Job, now: int = NOW) -> bool:
+    """Ask for the slot; return whether another job has it."""
+    return isinstance(ask(store, request(job, Line("l")), now=now)[0], Waits)
+
+
+BETWEEN_US = round(BETWEEN_LEASES * 1_000_000)
+
+
 class WorkSuite(StoreFixtures):
     """The contract of ``mainspring.external.store``."""
+
+    # ---- slots of resources ----
+
+    @pytest.mark.parametrize("event", HAND_BACK)
+    def test_the_next_lease_has_the_slots_of_work_that_goes_on(self, store: Store, event: Event) -> None:
+        job, other, got = printing(store)
+        release(store, job, event)
+        assert is_waiting(store, other)
+        assert holding(store, "l") == {job.id: 1}
+        store.wake(NOW)
+        (job,) = store.claim()
+        assert is_waiting(store, other), "its next lease has not asked yet"
+        (inherited,) = ask(store, request(job, Line("l"), turn=2))
+        assert isinstance(inherited, Got)
+        assert [hold.number for hold in inherited.holds] == [hold.number for hold in got.holds]
+        assert store.read(FindKept(((lease(job), 1), (lease(job), 2)))) == {(lease(job), 2)}
+        assert is_waiting(store, other, NOW + 2 * BETWEEN_US), "what is taken over has no time"
+        store.group(AskHolds([], NOW, [(lease(job), 1)]))
+        assert holding(store, "l") == {job.id: 1}, "a late return of the last lease gives nothing back"
+        store.end(job)
+        assert not is_waiting(store, other)
+
+    def test_the_slots_of_work_outlive_the_node(self, store: Store) -> None:
+        job, other, got = printing(store)
+        before = request(job, Line("l"))
+        store.reopen()
+        store.recover()
+        leased = {one.id: one for one in store.claim()}
+        assert is_waiting(store, leased[other.id])
+        assert ask(store, before) == [REFUSED], "the lease of the last node has ended"
+        (inherited,) = ask(store, request(leased[job.id], Line("l"), turn=7))
+        assert isinstance(inherited, Got)
+        assert [hold.number for hold in inherited.holds] == [hold.number for hold in got.holds]
+        assert is_waiting(store, leased[other.id])
+
+    @pytest.mark.parametrize("leased", [False, True])
+    def test_work_that_nobody_takes_over_loses_its_slots_in_time(self, store: Store, leased: bool) -> None:
+        job, other, _ = printing(store)
+        release(store, job)
+        if leased:
+            (job,) = store.claim()  # it waits in the memory of a node, and does not ask
+        assert is_waiting(store, other, NOW)
+        assert is_waiting(store, other, NOW + BETWEEN_US - 1)
+        assert not is_waiting(store, other, NOW + BETWEEN_US)
+        assert holding(store, "l") == {other.id: 1}
+        if leased:
+            assert isinstance(ask(store, request(job, Line("l"), turn=2))[0], Waits)
+
+    def test_a_request_at_the_last_moment_keeps_the_slots(self, store: Store) -> None:
+        job, other, _ = printing(store)
+        release(store, job)
+        assert is_waiting(store, other, NOW)
+        (job,) = store.claim()
+        assert slots(ask(store, request(job, Line("l"), turn=2), now=NOW + 2 * BETWEEN_US)[0]) == {("l", ""): 1}
+        assert is_waiting(store, other, NOW + 3 * BETWEEN_US)
+
+    @pytest.mark.parametrize(("status", "keeps"), [(Status.DONE, True), (Status.OVER, False), (Status.CANCEL, False)])
+    def test_work_that_is_over_has_no_slots(self, store: Store, status: Status, keeps: bool) -> None:
+        job, other, _ = printing(store)
+        end(store, job, status)
+        release(store, job)
+        assert is_waiting(store, other) == keeps
+
+    def test_a_job_that_ends_between_two_leases_has_no_slots(self, store: Store) -> None:
+        job, other, _ = printing(store)
+        release(store, job)
+        store.cancel(job.id)
+        assert not is_waiting(store, other)
+
+    def test_slots_that_are_taken_away_are_free_although_the_work_goes_on(self, store: Store) -> None:
+        job, other, _ = printing(store)
+        release(store, job, is_taken=True)
+        assert not is_waiting(store, other)
+
+    @pytest.mark.parametrize("restarts", [False, True])
+    def test_a_lease_that_needs_more_waits_for_all(self, store: Store, restarts: bool) -> None:
+        job, other, _ = printing(store)
+        define(store, "m", counted(1))
+        if restarts:
+            store.reopen()
+            store.recover()
+            leased = {one.id: one for one in store.claim()}
+            job, other = leased[job.id], leased[other.id]
+        else:
+            release(store, job)
+            (job,) = store.claim()
+        assert slots(ask(store, request(other, Line("m"), turn=2))[0]) == {("m", ""): 1}
+        (waits,) = ask(store, request(job, Line("l"), Line("m"), turn=2))
+        assert isinstance(waits, Waits)
+        assert waits.lacking == ("m",)
+        assert holding(store, "l") == {}
 
     # ---- submissions ----
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from mainspring.engines.memory.queries import Readers, behind_of
+from mainspring.external.store import Status
 from mainspring.jobs.model import State
 from mainspring.resources.hold_store import (
     AskHolds,
@@ -49,7 +50,12 @@ class MemoryHolds:
         self._tables = tables
 
     async def held_by(self, holders: Collection[Holder]) -> Collection[str]:
-        held = {one.resource for one in self._tables.holds if one.holder in holders}
+        leases = {one.id for one in holders if one.kind == HolderKind.LEASE}  # under any term
+        held = {
+            one.resource
+            for one in self._tables.holds
+            if one.holder in holders or (one.holder.kind == HolderKind.LEASE and one.holder.id in leases)
+        }
         requests = (self._tables.requests[one] for one in holders if one in self._tables.requests)
         return held | {line.resource for one in requests for line in one.lines}
 
@@ -71,12 +77,15 @@ class MemoryHolds:
     async def turns(self, holders: Collection[Holder]) -> Collection[tuple[Holder, int]]:
         return {(one.holder, one.turn) for one in self._tables.holds if one.holder in holders}
 
-    async def leased(self, holders: Collection[Holder]) -> Collection[Holder]:
-        return {one for one in holders if self._is_leased(one)}
+    async def leased(self, holders: Collection[Holder]) -> Mapping[Holder, bool]:
+        jobs = self._tables.jobs
+        found = {one: jobs[one.id] for one in holders if one.id in jobs}
+        return {
+            one: job.term == one.term and job.state in _HELD for one, job in found.items() if not State(job.state).ended
+        }
 
-    def _is_leased(self, holder: Holder) -> bool:
-        job = self._tables.jobs.get(holder.id)
-        return job is not None and job.term == holder.term and job.state in _HELD
+    async def submitted(self, jobs: Collection[int]) -> Collection[int]:
+        return {job for (job, _), work in self._tables.works.items() if job in jobs and work.status <= Status.DONE}
 
     async def open_runs(self, runs: Collection[int]) -> Collection[int]:
         rows = self._tables.workflows

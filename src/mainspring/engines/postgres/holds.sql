@@ -1,6 +1,6 @@
 -- A job that nobody holds has no term. The state would lead to the index of held jobs.
 -- name: leased
-SELECT id FROM jobs WHERE id {among($1)} AND term = $2 AND term <> 0;
+SELECT id, term = $2 AND term <> 0 FROM jobs WHERE id {among($1)};
 
 -- name: open_among
 SELECT id FROM runs_open WHERE id {among($1)} AND status = 0;

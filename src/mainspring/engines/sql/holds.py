@@ -69,15 +69,18 @@ class HoldRows:
         found = await self._sql.fetch("turns_of", self._sql.among({holder.id for holder in holders}))
         return {(Holder(*row[:3]), row[3]) for row in map(tuple, found)}
 
-    async def leased(self, holders: Collection[Holder]) -> Collection[Holder]:
+    async def leased(self, holders: Collection[Holder]) -> Mapping[Holder, bool]:
         by_term: dict[int, dict[int, Holder]] = {}
         for one in holders:
             by_term.setdefault(one.term, {})[one.id] = one
         return {
-            ids[job_id]
+            ids[job_id]: bool(is_leased)
             for term, ids in by_term.items()
-            for (job_id,) in await self._sql.fetch("leased", self._sql.among(ids), term)
+            for job_id, is_leased in await self._sql.fetch("leased", self._sql.among(ids), term)
         }
+
+    async def submitted(self, jobs: Collection[int]) -> Collection[int]:
+        return {job for (job,) in await self._sql.fetch("submitted", self._sql.among(jobs))} if jobs else ()
 
     async def open_runs(self, runs: Collection[int]) -> Collection[int]:
         return {run for (run,) in await self._sql.fetch("open_among", self._sql.among({*runs}))}

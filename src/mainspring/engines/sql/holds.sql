@@ -36,6 +36,9 @@ SELECT resource FROM holds WHERE holder {among($1)} UNION ALL SELECT resource FR
 -- name: turns_of
 SELECT kind, holder, term, turn FROM holds WHERE holder {among($1)};
 
+-- name: submitted
+SELECT job FROM works WHERE job {among($1)} AND status < 2;
+
 -- name: awaited_by
 SELECT DISTINCT resource FROM requests WHERE kind = $1;
 

@@ -1,5 +1,5 @@
 -- name: leased
-SELECT id FROM jobs WHERE id {among($1)} AND term = $2 AND state IN ({leased}, {running});
+SELECT id, term = $2 AND state IN ({leased}, {running}) FROM jobs WHERE id {among($1)} AND state < {succeeded};
 
 -- name: delete_instance
 DELETE FROM instances WHERE resource = $1 AND name = $2;
