@@ -37,6 +37,7 @@ BY_STORE: Final = frozenset(
         "tests/system/test_fleet_jobs.py",
         "tests/system/test_fleet_life.py",
         "tests/system/test_fleet_logs.py",
+        "tests/system/test_fleet_values.py",
         "tests/system/test_pages_and_stores.py",
         "tests/system/test_schedules_fleet.py",
         "tests/system/test_waiting_tasks.py",

@@ -162,10 +162,11 @@ def test_the_file_chooses_no_authority_for_the_server_of_the_environment(monkeyp
 def test_each_process_is_started_without_the_working_directory_in_its_path() -> None:
     starts = re.compile(r"sys\.executable|multiprocessing\.(?:Process|Pool)|ProcessPoolExecutor|runpy\.run")
     found = {str(path.relative_to(SOURCES)) for path in SOURCES.rglob("*.py") if starts.search(path.read_text())}
-    assert found == {"worker/processes.py", "cli/main.py"}, "start Python with `mainspring.worker.processes.python`"
+    programs = {"worker/processes.py", "cli/main.py", "elsewhere/processes.py"}
+    assert found == programs, "start Python with `mainspring.worker.processes.python`"
     for name in found:
         for line in (SOURCES / name).read_text().splitlines():
-            assert "sys.executable" not in line or '"-P"' in line, line
+            assert "sys.executable" not in line or '"-P"' in line or '"-I"' in line, line
 
 
 PROGRAM = """\

@@ -484,10 +484,14 @@ def statements_of(text: str, given: Mapping[str, str] | None = None) -> dict[str
     A text after ``-- part: NAME`` replaces ``{NAME}`` in statements and in other parts; ``given`` are more parts.
     A part that is a list of columns may be changed where it stands. ``{t.NAME}`` puts the name of a table before each column,
     ``{NAME | without a, b}`` leaves columns out, and ``{NAME | a: f(a) | b: 0}`` puts expressions in the places of columns.
-    Raises KeyError for a part that the file does not have, or a column that the part does not have.
+    Raises KeyError for a part that the file does not have, or a column that the part does not have, and ValueError for a name
+    that two statements have.
     A comment before such a line describes what follows.
     """
     entries: list[tuple[str, str, str]] = _ENTRY.findall(text)
+    names = [name for kind, name, _ in entries if kind != "part"]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"two statements have the same name: {', '.join(twice)}")
     parts = {**(given or {}), **{name: part for kind, name, part in entries if kind == "part"}}
 
     def expand(text: str) -> str:

@@ -27,6 +27,11 @@ def test_a_part_that_the_file_does_not_have_is_an_error() -> None:
         statements_of("-- name: one\nSELECT {columns} FROM x;\n")
 
 
+def test_two_statements_with_the_same_name_are_an_error() -> None:
+    with pytest.raises(ValueError, match="same name: one"):
+        statements_of("-- name: one\nSELECT 1;\n-- name: two\nSELECT 2;\n-- name: one\nSELECT 3;\n")
+
+
 COLUMNS = "-- part: row\na, b, f(c, d) AS e;\n-- part: rest\n{row | without b};\n"
 
 

@@ -14,6 +14,7 @@ from mainspring.api.request import ApiError, Code
 from mainspring.callbacks import Callback, CallInProgress
 from mainspring.jobs.model import State
 from mainspring.namespaces import split
+from mainspring.values.model import check_name
 from mainspring.workflows.model import function_text
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class ValueCalls:
 
     async def _wait(self, request: ListValues | ShowValue, call: Call) -> PublishedValues:
         job_id = self._id_of(request.handle, call)
+        if request.name is not None:
+            check_name(request.name)
         if not request.wait:
             return await self._newer(job_id, request.name, request.after, call)
         until = self._service.clock.monotonic() + request.wait

@@ -2,7 +2,7 @@
 SELECT version, content FROM completions WHERE digest = $1;
 
 -- name: completions_of
-SELECT version, content FROM completions WHERE job {among($1)} ORDER BY job, look_us;
+SELECT version, content FROM completions WHERE job {among($1)};
 
 -- name: due_completions
 SELECT digest, look_us FROM completions ORDER BY look_us, digest LIMIT $1;

@@ -80,7 +80,7 @@ class HoldRows:
         }
 
     async def submitted(self, jobs: Collection[int]) -> Collection[int]:
-        return {job for (job,) in await self._sql.fetch("submitted", self._sql.among(jobs))} if jobs else ()
+        return {job for (job,) in await self._sql.fetch("works_submitted", self._sql.among(jobs))} if jobs else ()
 
     async def open_runs(self, runs: Collection[int]) -> Collection[int]:
         return {run for (run,) in await self._sql.fetch("open_among", self._sql.among({*runs}))}

@@ -36,7 +36,7 @@ SELECT resource FROM holds WHERE holder {among($1)} UNION ALL SELECT resource FR
 -- name: turns_of
 SELECT kind, holder, term, turn FROM holds WHERE holder {among($1)};
 
--- name: submitted
+-- name: works_submitted
 SELECT job FROM works WHERE job {among($1)} AND status < 2;
 
 -- name: awaited_by
