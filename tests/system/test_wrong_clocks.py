@@ -13,6 +13,7 @@ from tests.conftest import leave_out
 
 from mainspring.client.blocking import Client
 from mainspring.client.environment import parse_servers
+from mainspring.errors import NotFoundError
 
 from .fleet_clocks import FAKETIME_LIBRARIES, FakedClock
 from .processes import command, environment, node
@@ -79,8 +80,14 @@ def test_stepped_clocks_of_a_worker_and_of_a_node(tmp_path: Path) -> None:
         def begun() -> Any:
             """Return a new run that waits for its signal."""
             job = sleeps.submit()
-            until(lambda: "go" in job.details()["waits_for"])
+            until(lambda: waits(job))
             return job
+
+        def waits(job: Any) -> bool:
+            try:
+                return "go" in job.details()["waits_for"]
+            except NotFoundError:  # no run yet: the worker has not registered the workflow
+                return False
 
         # A worker that is a day ahead, and then a day behind, dates and fires nothing.
         for offset in ("+1d", "-1d"):

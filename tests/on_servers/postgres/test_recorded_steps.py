@@ -437,6 +437,33 @@ def test_a_connection_that_breaks_at_the_record_of_a_failure_loses_none(
     asyncio.run(test())
 
 
+def test_asyncpg_may_report_the_end_of_a_connection_as_its_own_defect(database: str) -> None:
+    """The server's message comes between two statements."""
+
+    async def test() -> None:
+        async with shop(database) as one:
+            ended = [
+                asyncpg.exceptions.InternalClientError(
+                    "cannot switch to state 11; another operation (2) is in progress"
+                )
+            ]
+
+            @functools.wraps(with_asyncpg)
+            async def ends(connection: Any, number: int) -> Any:
+                result = await with_asyncpg(connection, number)
+                if ended:
+                    raise ended.pop()
+                return result
+
+            step = one.step(functools.partial(asyncpg.connect, database), ends)
+            with pytest.raises(Snooze):
+                await attempt(step)
+            assert await attempts(step) == b"42"
+            assert (await one.effects(), await one.rows()) == (1, [(1, b"42")])
+
+    asyncio.run(test())
+
+
 def cut_in_function(function: Any, cuts: Cuts) -> Any:
     """Return a step's function that loses its connection after its effect."""
 

@@ -278,7 +278,9 @@ class RecordedStep:
 
     def _has_lost(self, error: BaseException) -> bool:
         """Return whether an error of the function, which has no code, is that of its connection."""
-        return _is_lost(error) and (_is_of_library(error) or self._is_closed())
+        if _is_of_library(error):
+            return any(_is_lost(one) for one in _causes(error))
+        return _is_lost(error) and self._is_closed()
 
     def _refused(self, error: BaseException, code: str) -> str:
         """Return why another attempt would fail, too, at something else than the function; empty if it may succeed."""
@@ -389,7 +391,8 @@ def _is_lost(error: BaseException) -> bool:
         return True
     name = type(error).__name__
     return _is_of_library(error) and (
-        name in {"OperationalError", "PoolTimeout"} or (name.endswith("Error") and "clos" in str(error))
+        name in {"OperationalError", "PoolTimeout", "InternalClientError"}
+        or (name.endswith("Error") and "clos" in str(error))
     )
 
 
