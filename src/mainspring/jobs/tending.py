@@ -20,7 +20,8 @@ from mainspring.clock import to_us
 from mainspring.jobs.model import Job, Options, Retry, State, decode_failure
 from mainspring.jobs.store import Find
 from mainspring.namespaces import key_of_text, split_text
-from mainspring.resources.hold_store import AskHolds, FindHolds, FindResources, ListResources, effective
+from mainspring.resources.definition_store import FindResources, ListResources, effective
+from mainspring.resources.hold_store import AskHolds, FindHolds
 from mainspring.resources.holds import HolderKind
 from mainspring.resources.instance_store import FindInstances, Tend, possible
 from mainspring.resources.instances import RELEASE, Done, Failed, Pool, Report, plan
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from mainspring.jobs.intake import Intake
     from mainspring.jobs.rules import Settlement
     from mainspring.jobs.table import Context
-    from mainspring.resources.hold_store import Asked, StoredResource
+    from mainspring.resources.definition_store import StoredResource
+    from mainspring.resources.hold_store import Asked
     from mainspring.resources.instances import Instance
     from mainspring.resources.managed import Managed
     from mainspring.storage.engine import Page

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from mainspring.callbacks import CallInProgress, shielded
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError
-from mainspring.resources import hold_store
-from mainspring.resources.hold_store import SaveResource, StoredResource, UnreadableResource
+from mainspring.resources import definition_store
+from mainspring.resources.definition_store import SaveResource, StoredResource, UnreadableResource
 from mainspring.storage.reads import REMEDY
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ class Resources:
     def declare(self, name: str, resource: Resource) -> None:
         """Store the definition that a worker of this node declares for a resource, given by its key."""
         stored = self._stored.get(name)
-        if stored is not None and not hold_store.is_stale(stored, resource, to_us(self._clock.wall())):
+        if stored is not None and not definition_store.is_stale(stored, resource, to_us(self._clock.wall())):
             return
-        declaring = self._change(name, lambda stored, now_us: hold_store.declared(stored, resource, now_us), None)
+        declaring = self._change(name, lambda stored, now_us: definition_store.declared(stored, resource, now_us), None)
         CallInProgress(declaring, lambda _: None, lambda _: None)
 
     def managed(self) -> list[str]:

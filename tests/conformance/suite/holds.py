@@ -17,19 +17,8 @@ from mainspring.jobs import rules
 from mainspring.jobs import store as ops
 from mainspring.jobs.model import Priority, State
 from mainspring.jobs.rules import Event, Settlement
-from mainspring.resources.hold_store import (
-    REFUSED,
-    Answer,
-    Asked,
-    AskHolds,
-    FindHolds,
-    FindKept,
-    Got,
-    Holding,
-    ListResources,
-    SaveResource,
-    StoredResource,
-)
+from mainspring.resources.definition_store import ListResources, SaveResource, StoredResource
+from mainspring.resources.hold_store import REFUSED, Answer, Asked, AskHolds, FindHolds, FindKept, Got, Holding
 from mainspring.resources.holds import Hold, Holder, HolderKind, Line, Request, Waits, counted, named
 from tests.conformance.suite.driver import NOW, Store, released
 from tests.conformance.suite.fixtures import StoreFixtures

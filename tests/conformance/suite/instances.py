@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from mainspring.event_log import types
-from mainspring.resources.hold_store import AskHolds, FindKept, Got, ListResources, StoredResource
+from mainspring.resources.definition_store import ListResources, StoredResource
+from mainspring.resources.hold_store import AskHolds, FindKept, Got
 from mainspring.resources.holds import Line, Resource, Waits, counted
 from mainspring.resources.instance_store import FindInstances, Tend, events_of
 from mainspring.resources.instances import (

@@ -10,7 +10,8 @@ from mainspring.callbacks import CallInProgress
 from mainspring.clock import to_us
 from mainspring.engines.memory.holds import MemoryHolds
 from mainspring.jobs.model import State
-from mainspring.resources.hold_store import FindHolds, StoredResource, find
+from mainspring.resources.definition_store import StoredResource
+from mainspring.resources.hold_store import FindHolds, find
 from mainspring.resources.holds import Line, counted, named
 from mainspring.resources.rules import Declaration, FunctionLimits, Limits
 from mainspring.storage.engine import run_synchronously

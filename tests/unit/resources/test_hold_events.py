@@ -13,16 +13,8 @@ from mainspring.access.caller import Act
 from mainspring.api.events import END, ListEvents
 from mainspring.api.resources import DrainResource, FreeResource, HoldResource, SetResource
 from mainspring.event_log import types
-from mainspring.resources.hold_store import (
-    REFUSED,
-    Asked,
-    AskHolds,
-    DeclaredResource,
-    Got,
-    NoteTaken,
-    SaveResource,
-    StoredResource,
-)
+from mainspring.resources.definition_store import DeclaredResource, SaveResource, StoredResource
+from mainspring.resources.hold_store import REFUSED, Asked, AskHolds, Got, NoteTaken
 from mainspring.resources.holds import Hold, Holder, HolderKind, Line, Request, Waits, counted, named
 
 if TYPE_CHECKING:

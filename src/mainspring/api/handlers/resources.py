@@ -36,8 +36,9 @@ from mainspring.clock import from_us, to_us
 from mainspring.jobs.tending import step_function
 from mainspring.namespaces import key_of_text, split_text
 from mainspring.quantities import format_duration
-from mainspring.resources import hold_store
-from mainspring.resources.hold_store import AskHolds, FindHolds, Got, StoredResource, effective
+from mainspring.resources import definition_store
+from mainspring.resources.definition_store import StoredResource, effective
+from mainspring.resources.hold_store import AskHolds, FindHolds, Got
 from mainspring.resources.holds import (
     Holder,
     HolderKind,
@@ -113,7 +114,7 @@ class ResourceCalls:
 
     async def _list(self, request: ListResources, _: Call) -> Page[ResourceInfo]:
         after = key_of_text(request.namespace, "") if request.cursor is None else request.cursor
-        query = hold_store.ListResources(after=after or None, limit=request.limit)
+        query = definition_store.ListResources(after=after or None, limit=request.limit)
         page = await self._service.reads.read(query)
         mine = [one for one in page.items if split_text(one.name)[0] == request.namespace]
         holdings = await self._holdings(*(one.name for one in mine))
@@ -136,7 +137,7 @@ class ResourceCalls:
 
     async def _stored(self, request: Any) -> StoredResource:
         name = key_of_text(request.namespace, request.name)
-        found = await self._service.reads.read(hold_store.FindResources((name,)))
+        found = await self._service.reads.read(definition_store.FindResources((name,)))
         if not found:
             raise ApiError(
                 Code.RESOURCE_NOT_FOUND,
@@ -148,14 +149,16 @@ class ResourceCalls:
         stored = await self._stored(request)
         (holding,) = await self._holdings(stored.name)
         names = {line.resource for one in holding.requests for line in one.lines} | {stored.name}
-        all_stored = await self._service.reads.read(hold_store.FindResources(tuple(names)))
+        all_stored = await self._service.reads.read(definition_store.FindResources(tuple(names)))
         holdings = await self._holdings(*sorted(names))
         now_us = self._now_us()
         instances = await self._instances(*sorted(names))
         resources = {one.name: effective(one, now_us, instances[one.name]) for one in all_stored}
         requests = {one.holder: one for other in holdings for one in other.requests}
         holds = [hold for other in holdings for hold in other.holds]
-        verdicts = decide({name: resources.get(name, hold_store.NO_ITEMS) for name in names}, holds, requests.values())
+        verdicts = decide(
+            {name: resources.get(name, definition_store.NO_ITEMS) for name in names}, holds, requests.values()
+        )
         waiting = [one for one in holding.requests if one.holder in requests]
         return ResourceDetails(
             **asdict(_info(stored, holding, now_us, instances[stored.name])),
@@ -249,7 +252,7 @@ class ResourceCalls:
 
     async def _is_managed(self, request: SetResource) -> bool:
         found = await self._service.reads.read(
-            hold_store.FindResources((key_of_text(request.namespace, request.name),))
+            definition_store.FindResources((key_of_text(request.namespace, request.name),))
         )
         return bool(found) and effective(found[0], self._now_us()).managed is not None
 

@@ -9,7 +9,8 @@ from mainspring.api.handlers.run_rows import run_handle
 from mainspring.api.workflows import RunHoldInfo
 from mainspring.clock import to_us
 from mainspring.namespaces import split_text
-from mainspring.resources.hold_store import NO_ITEMS, FindHolds, FindResources, FindRunHolds, effective
+from mainspring.resources.definition_store import NO_ITEMS, FindResources, effective
+from mainspring.resources.hold_store import FindHolds, FindRunHolds
 from mainspring.resources.holds import HolderKind, Waits, decide
 from mainspring.resources.instance_store import FindInstances
 

@@ -9,16 +9,14 @@ from msgspec.structs import replace
 from mainspring.engines.memory.queries import Readers, behind_of
 from mainspring.external.store import Status
 from mainspring.jobs.model import State
+from mainspring.resources.definition_store import FindResources, ListResources, SaveResource
 from mainspring.resources.hold_store import (
     AskHolds,
     FindHolds,
     FindKept,
-    FindResources,
     FindRunHolds,
     FindRunRequests,
-    ListResources,
     NoteTaken,
-    SaveResource,
     ask,
     find,
     find_kept,
@@ -34,7 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from mainspring.engines.memory.tables import Tables
-    from mainspring.resources.hold_store import Asked, Holding, StoredResource
+    from mainspring.resources.definition_store import StoredResource
+    from mainspring.resources.hold_store import Asked, Holding
     from mainspring.resources.holds import Hold, HoldAnswer, Holder, Request
     from mainspring.resources.instances import Instance
     from mainspring.storage.engine import Meter, Operation, Page

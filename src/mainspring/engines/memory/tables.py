@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.lateness import DueRow
     from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.owners import Notices
-    from mainspring.resources.hold_store import StoredResource
+    from mainspring.resources.definition_store import StoredResource
     from mainspring.resources.holds import Hold, Holder, Request
     from mainspring.resources.instances import Instance
     from mainspring.resources.rules import Bucket, FunctionLimits, Holding, Rate

@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from mainspring.resources.definition_store import (
+    FindResources,
+    ListResources,
+    SaveResource,
+    decode_resource,
+    encode_resource,
+)
 from mainspring.resources.hold_store import (
     AskHolds,
     FindHolds,
     FindKept,
-    FindResources,
     FindRunHolds,
     FindRunRequests,
-    ListResources,
     NoteTaken,
-    SaveResource,
     ask,
-    decode_resource,
-    encode_resource,
     find,
     find_kept,
     find_run_holds,
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from mainspring.engines.sql.statements import Handlers, Readers, Statements, Transaction, Values
-    from mainspring.resources.hold_store import Asked, Holding, HoldTables, StoredResource
+    from mainspring.resources.definition_store import StoredResource
+    from mainspring.resources.hold_store import Asked, Holding, HoldTables
     from mainspring.resources.holds import HoldAnswer
     from mainspring.resources.instances import Instance
     from mainspring.storage.engine import Meter, Page

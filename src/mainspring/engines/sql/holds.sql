@@ -1,4 +1,4 @@
--- Resources, and who holds and awaits their slots (mainspring.resources.hold_store).
+-- Resources, and who holds and awaits their slots (mainspring.resources.definition_store, hold_store).
 
 -- name: resources
 SELECT name, version, definition FROM resources WHERE name > $1 ORDER BY name LIMIT $2;

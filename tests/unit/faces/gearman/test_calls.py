@@ -15,7 +15,7 @@ from mainspring.api.request import Request
 from mainspring.callbacks import Callback
 from mainspring.faces.gearman.calls import DEFECT, WATCHER_BACKLOG
 from mainspring.jobs.user_data import KEPT_ARGUMENTS
-from mainspring.resources.hold_store import ListResources, effective
+from mainspring.resources.definition_store import ListResources, effective
 from mainspring.resources.holds import counted, named
 from mainspring.storage.engine import Budget
 from mainspring.wire.gearman_protocol import Type

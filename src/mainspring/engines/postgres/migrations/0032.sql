@@ -4,7 +4,7 @@
 CREATE TABLE resources (
     name       text   COLLATE "C" PRIMARY KEY,
     version    bigint NOT NULL,
-    definition bytea  NOT NULL                   -- MessagePack of mainspring.resources.hold_store.StoredResource
+    definition bytea  NOT NULL                   -- MessagePack of mainspring.resources.definition_store.StoredResource
 ) WITH (fillfactor = 50);
 
 -- A decision locks the rows that the hashes of its resources name, in their order.

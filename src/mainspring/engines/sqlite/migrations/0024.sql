@@ -2,7 +2,7 @@
 CREATE TABLE resources (
     name       TEXT PRIMARY KEY,
     version    INTEGER NOT NULL,
-    definition BLOB NOT NULL                    -- MessagePack of mainspring.resources.hold_store.StoredResource
+    definition BLOB NOT NULL                    -- MessagePack of mainspring.resources.definition_store.StoredResource
 ) STRICT, WITHOUT ROWID;
 
 -- How often slots of a resource were granted: the fencing number of its last hold.
