@@ -13,7 +13,7 @@ import pytest
 import mainspring
 from mainspring import api, elsewhere, errors
 from mainspring.api.request import Code, Request
-from mainspring.app import AppClient
+from mainspring.client.app import AppClient
 from mainspring.client.job import Job
 from mainspring.client.options import Retry
 from mainspring.client.run import Run
