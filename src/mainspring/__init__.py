@@ -47,7 +47,8 @@ if TYPE_CHECKING:
         WorkflowUsageError,
     )
     from mainspring.stores import ZooKeeper
-    from mainspring.worker.current import CurrentJob, JobLogFilter, JobStopped, Snooze, add_job_fields, current_job
+    from mainspring.worker.current import CurrentJob, JobStopped, Snooze, current_job
+    from mainspring.worker.log_records import JobLogFilter, add_job_fields
     from mainspring.workflow_code.channels import Channel
 
 _MODULES = {
@@ -90,14 +91,8 @@ _MODULES = {
     ),
     "mainspring.stores": ("ZooKeeper",),
     "mainspring.definitions": ("CoroutineTask", "ExternalTask", "Task", "Workflow"),
-    "mainspring.worker.current": (
-        "CurrentJob",
-        "JobLogFilter",
-        "JobStopped",
-        "Snooze",
-        "add_job_fields",
-        "current_job",
-    ),
+    "mainspring.worker.current": ("CurrentJob", "JobStopped", "Snooze", "current_job"),
+    "mainspring.worker.log_records": ("JobLogFilter", "add_job_fields"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

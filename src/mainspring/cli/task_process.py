@@ -15,8 +15,8 @@ import msgspec
 
 from mainspring.server.log_writer import LogSettings, unblock_standard_error
 from mainspring.server.logs import importing, start_logging
-from mainspring.worker.current import add_job_fields
 from mainspring.worker.executors import child
+from mainspring.worker.log_records import add_job_fields
 from mainspring.worker.processes import python
 
 

@@ -1,18 +1,8 @@
-"""The running job, as its function sees it: `current_job` with its log.
-
-A job's log has two sources: ``current_job().log``, and the records of `logging` that a `JobLogHandler` takes. In the worker's own
-log, each line of a job has the job's function, handle and attempt. These are read when a line is logged, from the context that
-logs it, so a job that logs nothing has no overhead.
-"""
+"""The running job, as its function sees it: `current_job`."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
-import math
-import time
-import traceback
 from asyncio import CancelledError
 from concurrent.futures import Future
 from contextvars import ContextVar
@@ -21,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from mainspring.client.inside import running_loop, workflow_calls
+from mainspring.client.inside import running_loop
 from mainspring.client.json_types import encode_json
 from mainspring.client.options import Duration, check_progress, check_progress_text, seconds
 from mainspring.client.resources import HeldSlots
@@ -31,193 +21,21 @@ from mainspring.jobs.completion_rules import DEFAULT_EXPIRY, check_spans, digest
 from mainspring.namespaces import name_text
 from mainspring.quantities import format_duration
 from mainspring.values.model import Published
+from mainspring.worker.job_log import JobLog
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
-    from collections.abc import Callable, Iterator, Mapping, MutableMapping
-    from collections.abc import Set as AbstractSet
-    from types import TracebackType
+    from collections.abc import Callable
 
     from mainspring.client.inside import Awaited
     from mainspring.client.options import Retry
     from mainspring.client.resources import Resource
     from mainspring.errors import MainspringError
     from mainspring.ids import JobId
+    from mainspring.worker.job_log import LogLine
 
-if TYPE_CHECKING:
-    Value = str | int | float | bool | None
-    Raised = (
-        BaseException
-        | tuple[type[BaseException], BaseException, TracebackType | None]
-        | tuple[None, None, None]
-        | bool
-        | None
-    )
-
-MAX_MESSAGE: Final = 16_384
-"""Characters of a message that are sent; of a longer one, the middle is left out."""
 TOKEN_TIMEOUT: Final = 60.0
 """Seconds for which a job waits for the answer to its request for a completion token."""
-MAX_VALUE: Final = 1024
-MAX_FIELDS: Final = 32
-
-
-_BEGIN_NS: Final = time.time_ns() - time.monotonic_ns()
-
-
-def line_time_us() -> int:
-    """Return the time for a line, in microseconds since 1970, by the monotonic clock: the wall clock may be set meanwhile.
-
-    Servers change it to theirs, since this process may have begun with a wrong wall clock.
-    """
-    return (_BEGIN_NS + time.monotonic_ns()) // 1000
-
-
-class LogLine(msgspec.Struct, array_like=True):
-    """A line as it is sent: time (`line_time_us`), level from 0 (debug) to 4 (critical), logger, message, fields."""
-
-    at_us: int
-    level: int
-    logger: str
-    message: str
-    fields: dict[str, str | int | float | bool | None] | None = None
-
-    @property
-    def size(self) -> int:
-        """Return about how many bytes it has."""
-        return 48 + len(self.message) + len(self.logger) + (64 * len(self.fields) if self.fields else 0)
-
-
-class JobLog:
-    """The log of a job: its lines are stored with the job, where ``mainspring jobs logs`` shows them.
-
-    A message may have ``%`` placeholders with arguments, as in `logging`; keyword arguments are fields. No method raises an error
-    or waits.
-    """
-
-    __slots__ = ("_fields", "_write_line")
-
-    def __init__(self, write_line: Callable[[LogLine], None], fields: Mapping[str, Any] | None = None) -> None:
-        self._write_line = write_line
-        self._fields = dict(fields or {})
-
-    def bind(self, **fields: Any) -> JobLog:
-        """Return a log that adds fields to each line."""
-        return JobLog(self._write_line, {**self._fields, **fields})
-
-    def debug(self, message: object, /, *args: object, **fields: Any) -> None:
-        """Log a line for developers."""
-        self._write(0, message, args, fields)
-
-    def info(self, message: object, /, *args: object, **fields: Any) -> None:
-        """Log a line about the normal course of the job."""
-        self._write(1, message, args, fields)
-
-    def warning(self, message: object, /, *args: object, **fields: Any) -> None:
-        """Log a line about something unexpected."""
-        self._write(2, message, args, fields)
-
-    def error(self, message: object, /, *args: object, **fields: Any) -> None:
-        """Log a line about a failure."""
-        self._write(3, message, args, fields)
-
-    def exception(self, message: object, /, *args: object, **fields: Any) -> None:
-        """Log a line about a failure, with the traceback of the exception that is being handled."""
-        fields.setdefault("exc_info", True)
-        self._write(3, message, args, fields)
-
-    def critical(self, message: object, /, *args: object, **fields: Any) -> None:
-        """Log a line about a failure of more than this job."""
-        self._write(4, message, args, fields)
-
-    def log(self, level: int, message: object, /, *args: object, **fields: Any) -> None:
-        """Log a line with a level of `logging`."""
-        self._write(index_of(level), message, args, fields)
-
-    def _write(self, level: int, message: object, args: tuple[object, ...], fields: dict[str, Any]) -> None:
-        raised: Raised = fields.pop("exc_info", None)
-        text = formatted(message, args)
-        if raised:
-            text += traceback_of(raised)
-        values = dict(values_of({**self._fields, **fields})) if fields or self._fields else None
-        self._write_line(LogLine(line_time_us(), level, "", shorten(text), values))
-
-
-def index_of(level: int) -> int:
-    """Return the index of a level of `logging`."""
-    return min(max(level // 10 - 1, 0), 4)
-
-
-def formatted(message: object, args: Any) -> str:
-    """Return a message with its arguments."""
-    text = text_of(message)
-    if not args:
-        return text
-    try:
-        return str(text % args)
-    except Exception:  # noqa: BLE001 - a wrong placeholder must not fail the job
-        return f"{text} {text_of(args)}"
-
-
-def traceback_of(raised: Raised) -> str:
-    """Return the traceback of an error after a line feed; True stands for the error that is being handled."""
-    try:
-        if isinstance(raised, BaseException):
-            lines = traceback.format_exception(raised)
-        elif isinstance(raised, tuple):
-            lines = traceback.format_exception(*raised) if raised[1] is not None else []
-        else:
-            lines = traceback.format_exc().splitlines(keepends=True)
-    except Exception as worse:  # noqa: BLE001 - an error whose text cannot be formatted
-        lines = [f"(the error cannot be shown: {type(worse).__name__})"]
-    return "\n" + "".join(lines).rstrip("\n") if lines else ""
-
-
-def text_of(value: object) -> str:
-    """Return the text of any object."""
-    try:
-        text = str(value)
-    except Exception as error:  # noqa: BLE001 - an object without a text must not fail the job
-        text = f"(no text: {type(error).__name__})"
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def values_of(fields: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
-    """Yield fields with values that can be sent; others are shown as ``repr`` shows them."""
-    for number, (name, value) in enumerate(fields.items()):
-        if number >= MAX_FIELDS:
-            return
-        yield text_of(name)[:255], _value(value)
-
-
-def _value(value: object) -> Value:
-    match value:
-        case None | bool():
-            return value
-        case int() if -(2**63) <= value < 2**63:
-            return int(value)
-        case float() if math.isfinite(value):
-            return float(value)
-        case str():
-            return shorten(text_of(value), MAX_VALUE)
-        case _:
-            try:
-                text = repr(value)
-            except Exception as error:  # noqa: BLE001
-                text = f"(no text: {type(error).__name__})"
-            return shorten(text_of(text), MAX_VALUE)
-
-
-def shorten(text: str, limit: int = MAX_MESSAGE) -> str:
-    """Return a text of at most about ``limit`` characters, without its middle if it is longer.
-
-    UTF-8 can encode it: one line that it cannot would keep all lines of its batch from being sent.
-    """
-    text = text.encode("utf-8", "backslashreplace").decode()
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    return f"{text[:half]}[… {len(text) - 2 * half} characters …]{text[-half:]}"
 
 
 class Snooze(Exception):  # noqa: N818 - a request of a task, not an error
@@ -629,112 +447,3 @@ def _bytes(data: object) -> bytes:
 
 def _time(value: float | None) -> datetime | None:
     return None if value is None else datetime.fromtimestamp(value, UTC)
-
-
-NO_JOB = "-"
-"""The value of each field outside a task."""
-
-
-def job_fields() -> dict[str, str | int]:
-    """Return ``function``, ``handle`` and ``attempt`` of the job that is running here; empty outside a task."""
-    job = running_job.get(None)
-    return {} if job is None else {"function": job.function, "handle": job.handle, "attempt": job.attempt}
-
-
-class JobLogFilter(logging.Filter):
-    """Adds the attributes ``function``, ``handle`` and ``attempt`` of the running job to records of `logging`.
-
-    Add it to a handler whose format contains ``%(handle)s`` or the other attributes; outside a task they are ``-``. It drops
-    no record.
-    """
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Add the attributes."""
-        fields = job_fields()
-        for name in ("function", "handle", "attempt"):
-            setattr(record, name, fields.get(name, NO_JOB))
-        return True
-
-
-def add_job_fields(_logger: object, _method: str, event: MutableMapping[str, object]) -> MutableMapping[str, object]:
-    """Add ``function``, ``handle`` and ``attempt`` of the running job to a line: a processor for structlog."""
-    for name, value in job_fields().items():
-        event.setdefault(name, value)
-    return event
-
-
-_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""The attributes of every record of `logging`."""
-_OF_JOBS: Final = frozenset({"function", "handle", "attempt"})
-"""The attributes that ``JobLogFilter`` adds: the log of a job needs no such fields."""
-_OF_RUNS: Final = _OF_JOBS | {"run", "workflow_id", "workflow"}
-"""The same of ``workflow.log``."""
-
-
-class JobLogHandler(logging.NullHandler):
-    """Takes the records that are logged in a task or in the code of a workflow; the worker adds it to the root logger.
-
-    It is a ``NullHandler``, so other code that looks for handlers does not take it for one that writes.
-    """
-
-    def handle(self, record: logging.LogRecord) -> bool:
-        """Add a record to the log of the running job, or of the run whose code is running; elsewhere, do nothing."""
-        with contextlib.suppress(Exception):  # as in every handler: a record must not end its task
-            job = running_job.get(None)
-            if job is not None:
-                job.write_log(_line_of(record, _OF_JOBS))
-            elif (calls := workflow_calls()) is not None:
-                line = _line_of(record, _OF_RUNS)
-                calls.log(line, line.size)
-        last = logging.lastResort
-        if last is not None and record.levelno >= last.level and _is_alone(record.name, self):
-            last.handle(record)
-        return True
-
-
-def _is_alone(name: str, handler: logging.Handler) -> bool:
-    """Return whether no other handler gets the records of a logger: then `logging.lastResort` does, as without this one."""
-    logger: logging.Logger | None = logging.getLogger(name)
-    while logger is not None:
-        if any(other is not handler for other in logger.handlers):
-            return False
-        logger = logger.parent if logger.propagate else None
-    return True
-
-
-@contextlib.contextmanager
-def capturing() -> Iterator[None]:
-    """Take the records of `logging` in tasks inside this block."""
-    handler = JobLogHandler()
-    root = logging.getLogger()
-    root.addHandler(handler)
-    try:
-        yield
-    finally:
-        root.removeHandler(handler)
-
-
-def _line_of(record: logging.LogRecord, left_out: AbstractSet[str]) -> LogLine:
-    fields: dict[str, Any]
-    if isinstance(record.msg, dict):  # of structlog
-        fields = {
-            str(name): value for name, value in record.msg.items() if name not in {"level", "timestamp", "logger"}
-        }
-        text = text_of(fields.pop("event", ""))
-    else:
-        text = formatted(record.msg, record.args)
-        fields = {}
-    for name, value in record.__dict__.items():
-        if name not in _STANDARD and name not in left_out and not name.startswith("_"):
-            fields[name] = value
-    if record.exc_info:
-        text += traceback_of(record.exc_info)
-    if record.stack_info:
-        text += f"\n{record.stack_info}"
-    return LogLine(
-        line_time_us(),
-        index_of(record.levelno),
-        text_of(record.name),
-        shorten(text),
-        dict(values_of(fields)) if fields else None,
-    )

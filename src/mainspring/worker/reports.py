@@ -17,15 +17,16 @@ import msgspec
 import structlog
 
 from mainspring.errors import ServerError, UsageError
-from mainspring.worker.current import line_time_us
 from mainspring.worker.delivery import Origin
+from mainspring.worker.job_log import line_time_us
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.client.inside import Awaited
     from mainspring.errors import MainspringError
-    from mainspring.worker.current import CurrentJob, LogLine, TokenRequest
+    from mainspring.worker.current import CurrentJob, TokenRequest
+    from mainspring.worker.job_log import LogLine
     from mainspring.worker.link import Link
     from mainspring.worker.places import Waits
     from mainspring.worker.session import Key

@@ -17,12 +17,12 @@ from mainspring.log_limit import AttemptLog
 from mainspring.namespaces import DEFAULT, name_text
 from mainspring.resources.rules import NO_TIMES
 from mainspring.worker.around import Life
-from mainspring.worker.current import capturing
 from mainspring.worker.execution import FailedAttempts
 from mainspring.worker.executors.process import TASK_PROCESS
 from mainspring.worker.heartbeats import INTERVAL, NO_ROOM, Heartbeats
 from mainspring.worker.held_jobs import HeldJobs, JobRequests, PrefetchController
 from mainspring.worker.link import Connector, Link
+from mainspring.worker.log_records import capturing
 from mainspring.worker.places import ExtraPlaces, Places, Waits
 from mainspring.worker.processes import resident_bytes
 from mainspring.worker.session import (

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.client.inside import Awaited
-    from mainspring.worker.current import LogLine, TokenRequest
+    from mainspring.worker.current import TokenRequest
+    from mainspring.worker.job_log import LogLine
 
 
 class NullReporter:

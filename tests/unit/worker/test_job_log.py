@@ -9,16 +9,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from mainspring.worker.current import (
-    MAX_MESSAGE,
-    CurrentJob,
-    JobLog,
-    JobLogFilter,
-    JobLogHandler,
-    LogLine,
-    capturing,
-    running_job,
-)
+from mainspring.worker.current import CurrentJob, running_job
+from mainspring.worker.job_log import MAX_MESSAGE, JobLog, LogLine
+from mainspring.worker.log_records import JobLogFilter, JobLogHandler, capturing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

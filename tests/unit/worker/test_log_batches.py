@@ -10,8 +10,8 @@ import msgspec
 import structlog.testing
 
 from mainspring.worker import reports
-from mainspring.worker.current import LogLine
 from mainspring.worker.delivery import Origin
+from mainspring.worker.job_log import LogLine
 from mainspring.worker.reports import BATCH_BYTES, DELIVERY_BYTES, LogBatches
 
 if TYPE_CHECKING:

@@ -27,13 +27,10 @@ import msgspec
 from mainspring.client import environment
 from mainspring.errors import MainspringError, ServerError, UsageError, WorkerFullError
 from mainspring.worker.around import Life
-from mainspring.worker.current import (
-    CurrentJob,
-    JobStopped,
-    LogLine,
-    capturing,
-)
+from mainspring.worker.current import CurrentJob, JobStopped
 from mainspring.worker.execution import RELEASED, Settlement, execute, execute_coroutine, failure, stop_settlement
+from mainspring.worker.job_log import LogLine  # noqa: TC001 - msgspec reads the annotations
+from mainspring.worker.log_records import capturing
 from mainspring.worker.processes import die_with, disown, do_nothing, new_event_loop, resident_bytes
 from mainspring.worker.selector import load_registry
 

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
     from mainspring.client.inside import Awaited
     from mainspring.errors import MainspringError
-    from mainspring.worker.current import LogLine, TokenRequest
+    from mainspring.worker.current import TokenRequest
     from mainspring.worker.delivery import Executor
     from mainspring.worker.execution import Settlement
+    from mainspring.worker.job_log import LogLine
     from mainspring.worker.settings import WorkerSettings
     from mainspring.worker.workflows.runs import Cancellable, NodeClocks, Run
     from mainspring.workflow_code.model import StepCall
