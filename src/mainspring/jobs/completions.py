@@ -176,7 +176,9 @@ class Completions:
         stored: Completion | None = await self._commits.committed(OpenCompletion(new, job.term))
         if stored is None:
             raise ConflictError("the delivery of this job is over: another worker may have it")
-        held.completion = stored
+        # Threads of a function may ask at the same time, and commits may end in another order.
+        if held.completion is None or held.completion.number < stored.number:
+            held.completion = stored
         job.expires_us = 0
         self._agenda.add([(digest, stored.look_us)])
         return stored

@@ -271,3 +271,19 @@ class SharedCompletionSuite(StoreFixtures):
             found = store.find(job.id)
             assert found is not None
             assert found.state == (State.SUCCEEDED if first[0] else State.CANCELLED)
+
+    def test_an_answer_and_the_next_token_of_the_attempt_at_once(self, store: Store) -> None:
+        """An answer that was acknowledged goes to the next token, whichever of the two comes first."""
+        other = store.beside()
+        for number in range(20):
+            job = store.leased()
+            one = opened(store, job, f"token {number}")
+            kept = ChangeCompletion(completion_rules.kept(one, DONE, NOW), guard=Guard.VALID)
+            following = completion(job, f"following {number}")
+            first, second = store.groups((other, [kept]), (store, [OpenCompletion(following, job.term)]))
+            assert isinstance(first, list)
+            assert isinstance(second, list)
+            found = look(store, following.digest)[0].completion
+            assert found == second[0]
+            assert (found.status == Status.KEPT) == first[0]
+            assert look(store, one.digest)[0].completion.status == Status.REPLACED

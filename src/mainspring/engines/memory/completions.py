@@ -33,6 +33,9 @@ class MemoryCompletions:
     async def lock(self, digest: bytes) -> Completion | None:
         return self._rows.get(digest)
 
+    async def lock_of_job(self, job_id: int) -> Sequence[Completion]:
+        return await self.of_jobs([job_id])
+
     async def with_digests(self, digests: Collection[bytes]) -> Sequence[Completion]:
         return [self._rows[one] for one in digests if one in self._rows]
 

@@ -28,6 +28,9 @@ class CompletionRows:
         found = _read(await self._sql.fetch("lock_completion", digest))
         return found[0] if found else None
 
+    async def lock_of_job(self, job_id: int) -> Sequence[Completion]:
+        return _read(await self._sql.fetch("lock_completions_of", job_id))
+
     async def with_digests(self, digests: Collection[bytes]) -> Sequence[Completion]:
         return [one for digest in digests for one in _read(await self._sql.fetch("completions_with", digest))]
 

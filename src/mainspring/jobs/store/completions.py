@@ -141,6 +141,9 @@ class CompletionTables(Protocol):
     async def lock(self, digest: bytes) -> Completion | None:
         """Lock and return a token."""
 
+    async def lock_of_job(self, job_id: int) -> Sequence[Completion]:
+        """Lock and return the tokens of a job."""
+
     async def with_digests(self, digests: Collection[bytes]) -> Sequence[Completion]:
         """Return tokens."""
 
@@ -172,7 +175,9 @@ async def open_completion(tables: CompletionTables, operation: OpenCompletion) -
     job = await tables.job(wanted.job)
     if job is None or job.attempt != wanted.attempt or not await tables.begin(wanted.job, operation.term):
         return None
-    new, changed, forgotten = begun(wanted, await tables.of_jobs([wanted.job]))
+    # Locked, as an answer may be kept at the same time, and goes to the new token then. `begin` has locked the job: the next
+    # request of the same function waits there, and sees the new token.
+    new, changed, forgotten = begun(wanted, await tables.lock_of_job(wanted.job))
     if forgotten:
         await tables.remove([one.digest for one in forgotten])
     stored = [replace(one, version=one.version + 1) for one in (new, *changed)]
