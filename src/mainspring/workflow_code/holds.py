@@ -52,7 +52,7 @@ class Holds:
         self._issue = issue
         self._numbers = numbers
         self.defect: Parked | None = None
-        """Why the run is parked, because the code has asked a node that grants nothing to runs."""
+        """Why the run is parked, because its node grants nothing to runs, and takes nothing back."""
         self._open: dict[int, str] = {}
         """The requests and holds as texts, by their numbers."""
         self._waiting: dict[int, asyncio.Future[HoldAnswer]] = {}
@@ -68,9 +68,7 @@ class Holds:
                 f"the run has {MOST_HOLDS} requests and holds of resources, and no more are allowed: ask for several at once "
                 "with workflow.hold, or give some back before"
             )
-        if not (self._state.takes_holds or self._state.replaying):
-            self.defect = Parked("missing", _EARLIER_NODE)
-            raise Evicted
+        self._check_node()
         number = self._numbers.next()
         details = encode_call(HoldCall([*uses], timeout or 0))
         text = self._open[number] = ", ".join(map(_text_of, uses))
@@ -82,6 +80,7 @@ class Holds:
 
     def give_up(self, number: int) -> asyncio.Future[HoldAnswer]:
         """Wait no longer than the node needs to decide; return the answer."""
+        self._check_node()
         self._issue(RecordMarker(number, MarkerName.WITHDRAW, native=True))
         return self._wait(number)
 
@@ -89,6 +88,7 @@ class Holds:
         """Give slots back, or take their request back."""
         self._waiting.pop(number, None)
         if self._open.pop(number, None) is not None and not self._state.evicted:
+            self._check_node()
             self._issue(RecordMarker(number, MarkerName.RELEASE, native=True))
 
     def refused(self, number: int) -> None:
@@ -98,6 +98,12 @@ class Holds:
     def waits(self) -> tuple[str, ...]:
         """Return what the code waits for, in the order of its requests."""
         return tuple(self._open[number] for number, future in self._waiting.items() if not future.done())
+
+    def _check_node(self) -> None:
+        """Park the run if its node would record a marker, and do nothing about it."""
+        if not (self._state.takes_holds or self._state.replaying):
+            self.defect = Parked("missing", _EARLIER_NODE)
+            raise Evicted
 
     def _wait(self, number: int) -> asyncio.Future[HoldAnswer]:
         future = self._waiting[number] = self._loop.create_future()

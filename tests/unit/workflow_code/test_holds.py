@@ -90,6 +90,22 @@ def test_a_cancelled_wait_takes_its_request_back_at_once() -> None:
     assert commands(worker.decide().decisions) == [("release", 1)]
 
 
+@pytest.mark.parametrize("grants", [False, True])
+def test_a_node_of_an_earlier_version_parks_a_run_that_has_asked_another_one(grants: bool) -> None:
+    """Such a node would leave the slots with the run, or the run without an answer."""
+    node, worker = begun()
+    if grants:
+        node.answer_hold(1, GRANT)
+    else:
+        node.fire()
+    worker.instance.takes_holds = False
+    parked = worker.decide().parked
+    assert parked is not None
+    assert "update the node" in parked.message
+    worker.restart()
+    assert commands(worker.decide().decisions) == [("release" if grants else "withdraw", 1)]
+
+
 def test_an_answer_that_comes_too_late_is_ignored() -> None:
     async def code() -> str:
         try:
