@@ -213,7 +213,7 @@ class Claiming:
         limit = window - have
         if have * 2 > window:
             # Jobs may wait here for the slots that the work of a lost one has.
-            returning = queue.returning if queue.runs_elsewhere else 0
+            returning = queue.returning if queue.returning and queue.runs_elsewhere else 0
             if backlog[0] or returning:
                 limit = min(backlog[0], window) + returning  # high priority does not wait for a place
             elif queue.size or not any(worker.grabbing for worker in queue.takers):

@@ -218,7 +218,7 @@ class Settling:
             if job.expires_us and job.expires_us <= round(self._clock.wall() * 1_000_000):
                 self.expired(held)
                 return True
-        elif not held.queue.runs_elsewhere and rules.out_of_attempts(job, self.policy(held), self._lost_limit):
+        elif rules.out_of_attempts(job, self.policy(held), self._lost_limit) and not held.queue.runs_elsewhere:
             job.attempt -= 1  # its node was lost at the last one, which the store has counted already
             error = failure("WorkerLost", "its node was lost at the last attempt")
             self.failed(held, error, final=True, outcome=None)  # the attempt ended when its node was lost
