@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 import structlog
@@ -21,7 +21,7 @@ from mainspring.worker.delivery import Origin
 from mainspring.worker.job_log import line_time_us
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from mainspring.client.inside import Awaited
     from mainspring.errors import MainspringError
@@ -166,8 +166,14 @@ PROGRESS_INTERVAL: Final = 0.2
 
 VALUE_INTERVAL: Final = 0.1
 """Seconds after which published values are sent: of each name, the last one in this time."""
+PACKET_BYTES: Final = 2**20
+"""Bytes of the values in one packet, or those of one job, if they are more: a server takes no packet of any size."""
 WARN_INTERVAL: Final = 60.0
 """Seconds between two lines about values that no server keeps."""
+
+
+_OfDelivery: TypeAlias = tuple[bytes, bytes, list[tuple[str, bytes]]]
+"""A delivery, by its handle and its token, with names and values."""
 
 
 class PublishedValues:
@@ -205,17 +211,18 @@ class PublishedValues:
         """Send what has been collected; also called before settlements, which end their deliveries."""
         with self._lock:
             values, self._values = self._values, {}
-        packets: dict[Link, list[tuple[bytes, bytes, list[tuple[str, bytes]]]]] = {}
+        links: dict[Link, list[_OfDelivery]] = {}
         for origin, named in values.items():
             session = origin.link.session
             if origin.key not in session.running:
                 continue
             if session.takes_values:
-                packets.setdefault(origin.link, []).append((*origin.key, [*named.items()]))
+                links.setdefault(origin.link, []).append((*origin.key, [*named.items()]))
             else:
                 self.warn(origin.key[0])
-        for link, batch in packets.items():
-            link.session.send_values(_encode(batch))
+        for link, published in links.items():
+            for batch in _packets(published):
+                link.session.send_values(_encode(batch))
             link.flush()
 
     def warn(self, handle: bytes) -> None:
@@ -225,6 +232,20 @@ class PublishedValues:
             self._warned = self._loop.time()
             text = handle.decode("utf-8", "replace")
             log.warning("published values were dropped: the server keeps none", handle=text)
+
+
+def _packets(published: list[_OfDelivery]) -> Iterator[list[_OfDelivery]]:
+    """Divide what deliveries have published into packets."""
+    packet: list[_OfDelivery] = []
+    size = 0
+    for one in published:
+        more = sum(len(value) for _, value in one[2])
+        if packet and size + more > PACKET_BYTES:
+            yield packet
+            packet, size = [], 0
+        packet.append(one)
+        size += more
+    yield packet
 
 
 class Reports:

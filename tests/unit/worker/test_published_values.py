@@ -14,7 +14,7 @@ from mainspring.errors import PayloadError, UsageError
 from mainspring.worker import reports
 from mainspring.worker.current import CurrentJob
 from mainspring.worker.delivery import Origin
-from mainspring.worker.reports import PublishedValues, Reports
+from mainspring.worker.reports import PACKET_BYTES, PublishedValues, Reports
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -69,6 +69,21 @@ def test_the_last_value_of_each_name_is_sent() -> None:
         assert session.sent == [[[*KEY, [["a", b"2"], ["b", b"1"]]], [b"H:n:2", b"t", [["a", b"3"]]]]]
         values.send()
         assert len(session.sent) == 1, "nothing is left"
+
+    run(test())
+
+
+def test_a_packet_has_a_bounded_size() -> None:
+    async def test() -> None:
+        values, session, origin = attached()
+        keys = [(b"H:n:%d" % number, b"t") for number in range(5)]
+        session.running = {*keys}
+        large = b"1" * (PACKET_BYTES * 2 // 5)
+        for key in keys:
+            values.add(Origin(origin.link, key), "a", large)
+        values.send()
+        assert [len(packet) for packet in session.sent] == [2, 2, 1]
+        assert [one[0] for packet in session.sent for one in packet] == [handle for handle, _ in keys]
 
     run(test())
 
