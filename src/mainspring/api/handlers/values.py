@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mainspring.api.request import Feed
     from mainspring.jobs.model import Job
     from mainspring.jobs.service import JobService
+    from mainspring.turns_of_loop import Timer
     from mainspring.values.model import StoredValue
     from mainspring.values.service import ValueService, Waiter
 
@@ -148,15 +149,18 @@ class _Awaiting:
         self._service = service
         self._job_id = job_id
         self._seconds = seconds
+        self._timer: Timer | None = None
 
     def __enter__(self) -> Waiter:
         self._waiter = waiter = self._values.waiters.add(self._job_id)
         self._service.hub.subscribe(self._changed, self._job_id)
         if self._seconds is not None:
-            self._service.later(self._seconds, waiter.wake)
+            self._timer = self._service.timers.at(self._service.clock.monotonic() + self._seconds, waiter.wake)
         return waiter
 
     def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._service.timers.cancel(self._timer)
         self._service.hub.unsubscribe(self._changed, self._job_id)
         self._values.waiters.remove(self._job_id, self._waiter)
 
