@@ -43,6 +43,22 @@ def values_of(store: Store, job: int) -> dict[str, bytes]:
     return {one.name: one.value for one in store.read(ReadValues(job))}
 
 
+def live_without_values(flows: Flows) -> None:
+    """Let jobs and runs that publish nothing, and await nothing, begin and end and be deleted."""
+    store = flows.store
+    job, other = store.leased(), store.leased()
+    store.end(job)
+    store.cancel(other.id)
+    run = flows.start()
+    activity = flows.held_activity(run)
+    flows.fuse(run, activity, flows.activity())
+    following = flows.chained(flows.start())
+    flows.running(following, flows.close())
+    flows.forget()
+    store.sweep(NOW + 10**9, NOW + 10**9)
+    store.group(job_ops.DeleteEnded(job.id))
+
+
 class ValueSuite(StoreFixtures):
     """The contract of ``mainspring.values.service`` for jobs."""
 
@@ -67,6 +83,18 @@ class ValueSuite(StoreFixtures):
     def test_each_job_has_its_own(self, store: Store) -> None:
         first, second = store.leased(), store.leased()
         assert publish(store, new(second, "a", b"2"), new(first, "a", b"1")) == sorted((first.id, second.id))
+        assert (values_of(store, first.id), values_of(store, second.id)) == ({"a": b"1"}, {"a": b"2"})
+
+    def test_each_operation_of_a_group_tells_its_own_jobs(self, store: Store) -> None:
+        first, second, ended = store.leased(), store.leased(), store.leased()
+        store.end(ended)
+        outcomes = store.group(
+            publishing(store, new(second), new(ended)),
+            publishing(store, new(first), new(second, "a", b"2")),
+            publishing(store, new(ended)),
+            PublishValues([new(first, "b")], store.term + 1),
+        )
+        assert outcomes == [[second.id], [first.id, second.id], [], []]
         assert (values_of(store, first.id), values_of(store, second.id)) == ({"a": b"1"}, {"a": b"2"})
 
     def test_values_before_the_end_of_a_job_are_in_its_group(self, store: Store) -> None:

@@ -8,9 +8,9 @@ import apsw
 import pytest
 from tests.conformance.suite.driver import NOW, Store
 from tests.conformance.suite.flows import Flows
+from tests.conformance.suite.values import live_without_values
 from tests.engines import sqlite_engine
 
-from mainspring.jobs import store as job_ops
 from mainspring.values.model import NewValue
 from mainspring.values.service import PublishValues
 
@@ -47,18 +47,7 @@ def flows(tmp_path: Path, statements: list[str]) -> Iterator[Flows]:
 
 
 def test_jobs_and_runs_without_values_do_not_touch_them(flows: Flows, statements: list[str]) -> None:
-    store = flows.store
-    job, other = store.leased(), store.leased()
-    store.end(job)
-    store.cancel(other.id)
-    run = flows.start()
-    activity = flows.held_activity(run)
-    flows.fuse(run, activity, flows.activity())
-    following = flows.chained(flows.start())
-    flows.running(following, flows.close())
-    flows.forget()
-    store.sweep(NOW + 10**9, NOW + 10**9)
-    store.group(job_ops.DeleteEnded(job.id))
+    live_without_values(flows)
     assert statements == []
 
 

@@ -43,8 +43,12 @@ class ValueRows:
 
 
 async def _publish(tx: Any, operations: Sequence[PublishValues]) -> list[list[int]]:
-    rows = ValueRows(tx)
-    return [await publish(rows, one.values, one.term) for one in operations]
+    """Store the values of all operations of a term together, whatever number of jobs they have."""
+    rows, taken = ValueRows(tx), dict[int, set[int]]()
+    for term in dict.fromkeys(one.term for one in operations):
+        values = [value for one in operations if one.term == term for value in one.values]
+        taken[term] = set(await publish(rows, values, term))
+    return [sorted(taken[one.term] & {value.job for value in one.values}) for one in operations]
 
 
 async def _sweep(tx: Any, operations: Sequence[SweepValues]) -> list[Swept]:
