@@ -221,6 +221,7 @@ async def open_node(
             waiters.received,
             (lambda: None) if interests is None else interests.changed,
         )
+    mine: Callable[[str], bool] = (lambda _: True) if fleet is None else fleet.first_in_line
     events = None
     if interests is not None:
         events = EventLog(
@@ -329,6 +330,7 @@ async def open_node(
             waiters,
             lambda: service.term,
             is_shared=engine.shared,
+            mine=mine,
             sweep_interval=max(VALUES_SWEEP, settings.fleet.rest),
             root_of=(lambda run: run) if runs is None else runs.cache.root_of,
         )
@@ -504,7 +506,6 @@ async def open_node(
         worker_lost=worker_lost,
     )
     oldest = Oldest(service.roster.functions, reads, job_clock)
-    mine: Callable[[str], bool] = (lambda _: True) if fleet is None else fleet.first_in_line
     unserved = Unserved(
         service.roster.functions,
         service.registered,

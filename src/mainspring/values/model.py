@@ -1,4 +1,4 @@
-"""Published values: what a job or a run has said about itself, the last value of each name, and the rule for their number.
+"""Published values of a job or a run: the last value of each name, and the rule for their number.
 
 A value of a task belongs to an attempt: a delivery that has lost its lease publishes nothing any more. A value of a run is
 written in the transaction of the report that brought it, so no value is ahead of the history. The values of a chain of runs
@@ -142,9 +142,9 @@ class Merged(NamedTuple):
 
 
 def merge(stored: Iterable[Mark], new: Sequence[NewValue]) -> Merged:
-    """Return the rows to write for new values, of which a later one of the same name counts; ``stored`` are those of their jobs.
+    """Return the rows to write for new values; ``stored`` are the earlier values of their jobs.
 
-    Each job keeps the newest values that are within the limits.
+    A later value replaces an earlier one of the same name. Each job keeps the newest values that are within the limits.
     """
     kept: dict[int, dict[str, Mark]] = {}
     for mark in stored:

@@ -81,8 +81,8 @@ LOOK_INTERVAL: Final = 1.0
 FOLLOWED_FOR: Final = 3.0
 """Seconds for which a node reports what it writes to another one that has asked for it."""
 SWEEP_INTERVAL: Final = 60.0
-MOST_LOOKED: Final = 1000
-"""Jobs of one look."""
+SWEEP: Final = "values sweep"
+"""The name under which one node of a store is the first in line for the sweep."""
 
 
 class Waiter:
@@ -197,7 +197,8 @@ class ValueService:
     """Writes and reads values, and deletes those of deleted jobs.
 
     ``later`` calls a function after some seconds; ``term`` returns the term of this node. ``is_shared``: whether other nodes
-    write to the store, so that the awaited jobs are looked at from time to time.
+    write to the store, so that the awaited jobs are looked at from time to time. ``mine`` returns whether this node is the first
+    in line for a name: one node deletes the values of deleted jobs.
     """
 
     def __init__(
@@ -210,6 +211,7 @@ class ValueService:
         term: Callable[[], int],
         *,
         is_shared: bool,
+        mine: Callable[[str], bool] = lambda _: True,
         sweep_interval: float = SWEEP_INTERVAL,
         root_of: Callable[[int], int] = lambda run: run,
     ) -> None:
@@ -220,11 +222,14 @@ class ValueService:
         self.waiters = waiters
         self._term = term
         self._is_shared = is_shared
+        self._mine = mine
         self._sweep_interval = sweep_interval
         self.root_of = root_of
         """Returns the job of a run of a workflow, which has the values of its chain."""
+        self._unwritten: dict[tuple[int, str], NewValue] = {}
+        """The last value of each name, until it is stored."""
         self._failed: dict[tuple[int, str], NewValue] = {}
-        """Values that the store could not take, and that no later value has replaced."""
+        """Values that the store could not take. They are written again, unless later ones have come."""
         self._is_looking = self._is_sweeping = False
         self._may_have_values = True
         """Whether the store may have values. One without any is not swept, if no other node writes to it."""
@@ -235,13 +240,17 @@ class ValueService:
     def publish(self, values: Sequence[NewValue]) -> None:
         """Store values of jobs that this node holds, before a settlement that follows."""
         for one in values:
-            self._failed.pop((one.job, one.name), None)
+            self._unwritten[one.job, one.name] = one
         self._put(values)
 
     def _put(self, values: Sequence[NewValue]) -> None:
-        self._commits.put(
-            PublishValues(values, self._term()), self.written, lambda error: self._not_written(values, error)
-        )
+        def done(jobs: Sequence[int]) -> None:
+            for one in values:
+                if self._unwritten.get((one.job, one.name)) is one:
+                    del self._unwritten[one.job, one.name]
+            self.written(jobs)
+
+        self._commits.put(PublishValues(values, self._term()), done, lambda error: self._not_written(values, error))
 
     def written(self, jobs: Sequence[int]) -> None:
         """Note that values of these jobs are stored."""
@@ -250,15 +259,15 @@ class ValueService:
             self.waiters.written(jobs)
 
     def _not_written(self, values: Sequence[NewValue], error: StoreError) -> None:
-        """Write the values again soon, unless later ones have come."""
+        """Write the values again soon."""
         del error  # the commit queue has logged it
         if not self._failed:
             self._later(RETRY_PAUSE, self._retry)
-        for one in values:
-            self._failed.setdefault((one.job, one.name), one)
+        self._failed |= {(one.job, one.name): one for one in values}
 
     def _retry(self) -> None:
-        values, self._failed = [*self._failed.values()], {}
+        values = [one for key, one in self._failed.items() if self._unwritten.get(key) is one]
+        self._failed = {}
         if values:
             self._put(values)
 
@@ -267,15 +276,16 @@ class ValueService:
     def check(self, now: float) -> None:
         """Look at awaited jobs, and delete the values of deleted ones. Call it about every second."""
         self.waiters.follow()
-        jobs = tuple(self.waiters.jobs)[:MOST_LOOKED]
+        jobs = tuple(self.waiters.jobs)
         if self._is_shared and jobs and not self._is_looking and now - self._looked >= LOOK_INTERVAL:
             self._looked, self._is_looking = now, True
             self._reads.ask(LookValues(jobs), lambda seen: self._seen(jobs, seen), self._not_seen)
         is_due = now - self._swept >= self._sweep_interval and not self._is_sweeping
-        if is_due and (self._is_shared or self._may_have_values):
+        if is_due:
             self._swept = now
-            self._may_have_values = False
-            self._sweep(0)
+            if self._mine(SWEEP) if self._is_shared else self._may_have_values:
+                self._may_have_values = False
+                self._sweep(0)
 
     def _seen(self, jobs: Collection[int], seen: Seen) -> None:
         self._is_looking = False

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Queues:
     """The store's queues, and the node's timers and messages."""
 
-    def __init__(self, *, is_shared: bool = False) -> None:
+    def __init__(self, *, is_shared: bool = False, mine: bool = True) -> None:
         self.clock = ManualClock()
         self.operations: list[tuple[Any, Callable[[Any], None], Callable[[StoreError], None]]] = []
         self.queries: list[tuple[Any, Callable[[Any], None], Callable[[StoreError], None]]] = []
@@ -56,6 +56,7 @@ class Queues:
             self.waiters,
             lambda: 5,
             is_shared=is_shared,
+            mine=lambda _: mine,
         )
 
     def put(self, operation: Any, done: Callable[[Any], None], failed: Callable[[StoreError], None]) -> None:
@@ -142,6 +143,21 @@ def test_values_that_the_store_could_not_take_are_written_again_unless_later_one
     retry()
     assert queues.commit([7]).values == [new(7, "b")]
     assert len(queues.timers) == 1
+
+
+def test_a_value_does_not_come_back_over_one_that_was_already_under_way() -> None:
+    queues = Queues()
+    queues.service.publish([new(7, "a"), new(7, "b")])
+    queues.service.publish([new(7, "a", b"2")])
+    first, second = queues.operations
+    first[2](StoreError("full"))
+    second[1]([7])
+    queues.operations.clear()
+    ((_, retry),) = queues.timers
+    retry()
+    assert queues.commit([7]).values == [new(7, "b")]
+    queues.service.publish([new(7, "a")])
+    assert queues.commit([7]).values == [new(7, "a")]
 
 
 def test_one_statement_a_second_looks_for_all_who_wait() -> None:
@@ -236,3 +252,9 @@ def test_a_shared_store_is_swept_also_for_other_nodes() -> None:
     for _ in range(2):
         queues.wait(SWEEP_INTERVAL)
         queues.commit(Swept(0, kept=False))
+
+
+def test_one_node_sweeps_a_shared_store() -> None:
+    queues = Queues(is_shared=True, mine=False)
+    queues.wait(SWEEP_INTERVAL)
+    assert queues.operations == []
