@@ -43,6 +43,8 @@ class HoldLooks:
         self._looks = looks
         self._may_wait = True
         """Whether runs may wait. Some may do so at first, from an earlier process."""
+        self._has_asked = False
+        """Whether runs have asked since the last read began, which may have missed them."""
         self._is_busy = False
         self._at = 0.0
         """The time of the next decision."""
@@ -51,6 +53,7 @@ class HoldLooks:
 
     def asked(self) -> None:
         """Note that runs have asked for slots."""
+        self._has_asked = True
         if not self._may_wait:
             self._may_wait = True
             self._at = self._clock.monotonic() + INTERVAL
@@ -69,13 +72,13 @@ class HoldLooks:
             self._may_wait = self._looks()
         if self._may_wait and not self._is_busy and now >= self._at and not self._paused():
             self._at = now + INTERVAL
-            self._is_busy = True
+            self._is_busy, self._has_asked = True, False
             self._reads.ask(FindRunRequests(), self._found, self._failed)
 
     def _found(self, names: list[str]) -> None:
+        self._may_wait = bool(names) or self._has_asked
         if not names or self._paused():
             self._is_busy = False
-            self._may_wait = bool(names)
             return
         operation = AskHolds((), to_us(self._clock.wall()), freed=names)
         self._commits.put(operation, lambda _: self._decided(), self._failed)
