@@ -334,7 +334,10 @@ TYPES: Final = {
             "Slots were taken away from a job, whose attempt has ended.",
         ),
         EventType(
-            RESOURCE_DENIED, Subject.RESOURCE, ResourceFields, "A job has waited too long for slots that it lacked."
+            RESOURCE_DENIED,
+            Subject.RESOURCE,
+            ResourceFields,
+            "A job or a run has waited too long for slots that it lacked.",
         ),
         EventType(ACTED, Subject.OBJECT, ActFields, "A caller has done something that the audit records."),
     )

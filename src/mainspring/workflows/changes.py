@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mainspring import namespaces
-from mainspring.event_log.types import RUNS
 from mainspring.ids import TERM_SPAN
 from mainspring.jobs.lateness import timed
 from mainspring.jobs.model import CANCEL_REASON, Job, Options, StopRequest, decode_options, failure
@@ -28,7 +27,7 @@ from mainspring.workflows.history import encode_events
 from mainspring.workflows.model import State, Status, decision_function, depth_of, due_us, encode_state
 from mainspring.workflows.observers import Changed, ended_root
 from mainspring.workflows.reading import Run, Unread, events_from, folded, load
-from mainspring.workflows.run_events import events_of
+from mainspring.workflows.run_events import TYPES, events_of
 from mainspring.workflows.run_holds import asks_of
 from mainspring.workflows.tables import Block, Guarded, Snapshot, Writes
 
@@ -551,7 +550,7 @@ class RunChanges:
             values, self._values = self._values, []
             await save(self.tables.values, values)
         recorded = self.tables.events
-        if not RUNS.isdisjoint(recorded.interests.types):
+        if not TYPES.isdisjoint(recorded.interests.types):
             for found in changed:
                 run = found.run
                 for event in events_of(run.row, run.state, found.events, is_new=found.fresh, parked_us=found.parked_us):

@@ -1,4 +1,4 @@
-"""Events about runs, by the changes of a transaction: begins, ends, and runs that are parked or go on."""
+"""Events about runs, by the changes of a transaction: begins, ends, runs that are parked or go on, and slots that they lack."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.event_log import types
 from mainspring.event_log.interests import NewEvent
-from mainspring.event_log.types import RunFields
+from mainspring.event_log.types import ResourceFields, RunFields
 from mainspring.jobs.model import decode_failure, failure
 from mainspring.sizes import brief_line
-from mainspring.workflows.history import Close
+from mainspring.workflows.history import LACKING, Close, WorkflowExecutionSignaled, is_hold_answer
+from mainspring.workflows.hold_calls import decode_answer
 from mainspring.workflows.model import Status, depth_of
 from mainspring.workflows.observers import ended_root
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from mainspring.workflows.model import State
     from mainspring.workflows.store import RunRow
 
+TYPES: Final = types.RUNS | {types.RESOURCE_DENIED}
+"""Those of the events."""
 _ENDS: Final = {
     Status.COMPLETED: types.RUN_COMPLETED,
     Status.FAILED: types.RUN_FAILED,
@@ -49,6 +52,10 @@ def events_of(
         yield _event(types.RUN_PARKED, row, state, failure(row.parked.kind, row.parked.message))
     elif parked_us and not row.parked_us:
         yield _event(types.RUN_UNPARKED, row, state)
+    for one in recorded:
+        if isinstance(one, WorkflowExecutionSignaled) and one.name == LACKING and is_hold_answer(one):
+            for resource in decode_answer(one.input).lacks:
+                yield NewEvent(types.RESOURCE_DENIED, row.namespace, row.type, resource, row.root, ResourceFields())
 
 
 def _event(name: str, row: RunRow, state: State, error: bytes = b"", **fields: Any) -> NewEvent:

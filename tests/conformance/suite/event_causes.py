@@ -16,6 +16,8 @@ from mainspring.jobs.model import Options, State, StopRequest, failure
 from mainspring.jobs.rules import Event, Settlement
 from mainspring.namespaces import key
 from mainspring.nodes import node_events
+from mainspring.resources.holds import counted
+from mainspring.resources.rules import UseSpec
 from mainspring.schedules.model import Overlap
 from mainspring.workflows.model import Key
 from mainspring.workflows.requests import CancelWorkflowExecution, FailWorkflowExecution
@@ -24,6 +26,8 @@ from tests.conformance.suite.driver import NOW, released
 from tests.conformance.suite.events import ERROR, LATER, failed, numbered, want
 from tests.conformance.suite.fixtures import StoreFixtures
 from tests.conformance.suite.flows import Flows
+from tests.conformance.suite.holds import define
+from tests.conformance.suite.run_hold_flows import answers, asking, giving_up
 from tests.conformance.suite.scheduling import Scheduling
 
 if TYPE_CHECKING:
@@ -293,6 +297,20 @@ class EventCauseSuite(StoreFixtures):
             (types.RUN_STARTED, child, parent),
             (types.RUN_COMPLETED, child, parent),
         ]
+
+    def test_runs_that_have_waited_too_long_for_slots(self, store: Store) -> None:
+        want(store, "resource.denied")
+        define(store, "l", counted(1))
+        define(store, "m", counted(1))
+        flows = Flows(store)
+        first, late = flows.start(), flows.start()
+        for run in (first, late):
+            flows.running(run, asking(1, UseSpec("l"), UseSpec("m")), giving_up(1))
+            answers(flows, run)
+        found = [(one.type, one.subject, one.function, one.job) for one in numbered(store)]
+        assert found == [(types.RESOURCE_DENIED, name, "order", late) for name in ("l", "m")], (
+            "the first run has its slots"
+        )
 
     def test_attempts_of_activities(self, store: Store) -> None:
         want(store, "job.*")
