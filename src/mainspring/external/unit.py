@@ -55,8 +55,16 @@ _encode: Final = msgspec.json.Encoder().encode
 def payload_of(work: Work) -> bytes:
     """Return the payload of the job that cancels a submission."""
     meta = msgspec.Raw(work.meta.encode()) if work.meta else None
-    args = None if meta is not None or not work.payload else msgspec.Raw(work.payload)
+    args = msgspec.Raw(work.payload) if meta is None and _is_json(work.payload) else None
     return _encode(Cancellation(work.key, meta, args, work.number))
+
+
+def _is_json(payload: bytes) -> bool:
+    try:
+        msgspec.json.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 class WorkUnit:

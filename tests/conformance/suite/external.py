@@ -289,6 +289,14 @@ class WorkSuite(StoreFixtures):
         look(store)
         assert cancellations(store) == [{"key": "k1", "meta": None, "args": ["x"], "number": 1}]
 
+    @pytest.mark.parametrize("payload", [b"", b"x", b'["\xff"]'])
+    def test_a_cancellation_has_only_arguments_that_are_json(self, store: Store, payload: bytes) -> None:
+        job = store.leased()
+        store.group(BeginWork([Starting(job.id, job.function, "k1", payload, 0)], NOW))
+        store.end(job, Event.CANCEL)
+        look(store)
+        assert cancellations(store) == [{"key": "k1", "meta": None, "args": None, "number": 1}]
+
     @pytest.mark.parametrize("status", [Status.DONE, Status.OVER])
     @pytest.mark.parametrize("event", ENDS)
     def test_work_that_has_ended_is_not_cancelled(self, store: Store, status: Status, event: Event) -> None:

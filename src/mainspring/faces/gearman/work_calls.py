@@ -76,6 +76,12 @@ class SubmittedWork(msgspec.Struct, array_like=True):
     meta: Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_META)]
     """JSON."""
 
+    def __post_init__(self) -> None:
+        try:
+            msgspec.json.decode(self.meta)  # it is shown and sent as JSON later
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise ValueError(f"the answer of the other system is not JSON: {error}") from None
+
 
 class RecordsWork(Request[None]):
     """Record what other systems have answered to submissions, by which workers look at the work and cancel it."""
