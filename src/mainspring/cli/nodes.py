@@ -212,7 +212,7 @@ def _print_worker(worker: dict[str, Any]) -> None:
         )
     watches = worker.get("watches")
     if watches is not None:
-        lists["watches"] = f"{watches['jobs']} in other systems, {watches['failing']} of which it cannot look at"
+        lists["watches"] = f"{watches['jobs']} in other systems; it cannot look at {watches['failing']}"
     pace = worker.get("pace")  # nodes of earlier versions have none
     if pace is not None:
         lists["pace"] = (

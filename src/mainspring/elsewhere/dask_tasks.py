@@ -142,7 +142,10 @@ class DaskWork:
         return f"{PREFIX}{type(self).__module__}.{type(self).__qualname__}-"
 
     async def _clean(self, client: Any) -> None:
-        """Let the scheduler forget results of which this worker has seen the ends long ago, whichever worker watched them."""
+        """Let the scheduler forget old results: this worker saw the ends of their tasks `keep` ago.
+
+        Other workers may have watched these tasks, and have died since.
+        """
         now = monotonic()
         if now - self._cleaned < CLEAN_EVERY:
             return

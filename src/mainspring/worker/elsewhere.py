@@ -71,7 +71,10 @@ def _result_of(annotation: Any) -> Any:
 
 
 class Elsewhere:
-    """The work behind a function. ``given`` is the class, of which each process has one instance, or an object."""
+    """The class whose methods do the work of a function elsewhere.
+
+    ``given`` is that class, and each process makes one object of it; or it is the object itself.
+    """
 
     def __init__(self, given: Any, name: str, every: float, *, leaves: bool) -> None:
         self._given = given
