@@ -3,7 +3,8 @@
 | a delivery | when | then |
 |---|---|---|
 | BEGINNING | it has arrived | the server makes its key durable, or answers what is recorded already |
-| SUBMITTING | it has a key, and nothing is recorded | `submit` runs |
+| QUEUED | it has a key, and nothing is recorded | it waits for its turn, or as long as `submit` was throttled for |
+| SUBMITTING | its turn has come | `submit` runs |
 | RECORDING | `submit` has returned | the server makes the answer durable |
 | WATCHED | the answer is on disk | the pacer lets `status` run once in each period |
 | CLOSING | `status` has returned the end | the log of the work is read, and the delivery is settled |
@@ -29,6 +30,7 @@ import structlog
 from mainspring.client.external import Done, Failed, Running, Throttled
 from mainspring.client.inside import waiter
 from mainspring.errors import PayloadError, UsageError
+from mainspring.jobs.model import text_of
 from mainspring.log_limit import KeyedLogLimit
 from mainspring.namespaces import name_text
 from mainspring.worker.current import CurrentJob, running_job
@@ -55,6 +57,8 @@ PORTION: Final = 200
 """Jobs that are requested at a time."""
 IN_ONE_CALL: Final = 500
 """Deliveries in one call to a server."""
+BYTES_IN_ONE_CALL: Final = 262_144
+"""Bytes of answers of other systems in one call, or a single answer: operators may limit packets."""
 SUBMITS_AT_ONCE: Final = 20
 """Submissions of one class at the same time."""
 LOOKS_AT_ONCE: Final = 50
@@ -107,6 +111,7 @@ class Stage(Enum):
     """The stage of a delivery."""
 
     BEGINNING = "beginning"
+    QUEUED = "queued"
     SUBMITTING = "submitting"
     RECORDING = "recording"
     WATCHED = "watched"
@@ -188,8 +193,10 @@ class Watcher:
         self._looks = {name: _Looks(self, function) for name, function in functions.items()}
         self._submits = {name: asyncio.Semaphore(SUBMITS_AT_ONCE) for name in functions}
         self._watched: dict[tuple[Link, Key], Watched] = {}
+        self._arriving: set[Watched] = set()
+        """Those that the pacer does not have yet."""
         self._links: list[Link] = []
-        self._calls: dict[tuple[Link, bytes], tuple[Callable[[list[Watched], bytes], None], list[Watched], float]] = {}
+        self._calls: dict[tuple[Link, bytes], tuple[Callable[[list[Watched], bytes], None], list[Watched]]] = {}
         self._begins: dict[Link, deque[Watched]] = {}
         self._records: dict[Link, deque[tuple[Watched, str]]] = {}
         self._looked: dict[Watched, None] = {}
@@ -216,7 +223,7 @@ class Watcher:
         """Begin nothing more, because the worker ends. Deliveries that are only watched go back at once, and the work goes on."""
         self._is_draining = True
         for one in list(self._watched.values()):
-            if one.stage in {Stage.BEGINNING, Stage.WATCHED}:
+            if one.stage in {Stage.BEGINNING, Stage.QUEUED, Stage.WATCHED}:
                 self._settle(one, RELEASED)
 
     def release_all(self) -> None:
@@ -287,7 +294,7 @@ class Watcher:
 
     def _room(self) -> int:
         shortest = min(one.period for one in self._looks.values())
-        return min(MOST_WATCHED - len(self._watched), self._pace.room(shortest))
+        return min(MOST_WATCHED - len(self._watched), self._pace.room(shortest) - len(self._arriving))
 
     def _request(self) -> None:
         """Request as many jobs as there is room for, in portions."""
@@ -323,6 +330,7 @@ class Watcher:
             return
         job = CurrentJob(handle, unique, name_text(name), info, self._reports, Origin(link, key))
         one = self._watched[link, key] = Watched(link, key, function, job, payload)
+        self._arriving.add(one)
         self._begins.setdefault(link, deque()).append(one)
 
     def _flush(self) -> None:
@@ -335,7 +343,9 @@ class Watcher:
                 self._call(link, b"work.begin", {"deliveries": deliveries}, self._begun, some)
         for link, records in self._records.items():
             while records and link.session.agreed:
-                chosen = [records.popleft() for _ in range(min(len(records), IN_ONE_CALL))]
+                chosen, size = [records.popleft()], 0
+                while records and len(chosen) < IN_ONE_CALL and (size := size + len(chosen[-1][1])) < BYTES_IN_ONE_CALL:
+                    chosen.append(records.popleft())
                 chosen = [(one, meta) for one, meta in chosen if self._is_held(one)]
                 works = [(*_pair(one.key), one.number, meta) for one, meta in chosen]
                 self._call(link, b"work.submitted", {"works": works}, self._recorded, [one for one, _ in chosen])
@@ -349,14 +359,14 @@ class Watcher:
         some: list[Watched],
     ) -> None:
         if some:
-            self._calls[link, link.session.call(method, _encode(params))] = (then, some, 0.0)
+            self._calls[link, link.session.call(method, _encode(params))] = (then, some)
             link.flush()
 
     def _answered(self, link: Link, called: Called) -> None:
         found = self._calls.pop((link, called.id), None)
         if found is None:
             return
-        then, some, _ = found
+        then, some = found
         if called.answer is not None:
             then(some, called.answer)
         else:
@@ -383,7 +393,7 @@ class Watcher:
             if begun.meta:
                 self._read(one, begun.meta)
             else:
-                one.stage = Stage.SUBMITTING
+                one.stage = Stage.QUEUED
                 self._run(one, self._submit(one))
 
     def _read(self, one: Watched, meta: str) -> None:
@@ -400,13 +410,19 @@ class Watcher:
         except Exception as error:  # noqa: BLE001 - decoding may run code of users' types
             self._fail(one, error, final=True, is_over=True)  # the work was never submitted
             return
+        limit = asyncio.timeout(None)
         try:
             while True:
                 try:
-                    async with self._submits[one.function.name.encode()], asyncio.timeout(SUBMIT_LIMIT):
+                    async with self._submits[one.function.name.encode()], asyncio.timeout(SUBMIT_LIMIT) as limit:
+                        one.stage = Stage.SUBMITTING
                         one.meta = await one.elsewhere.work.submit(*args, *named.values(), key=one.work_key)
                     break
                 except Throttled as throttled:
+                    if one.is_cancelled or self._is_draining:
+                        self._settle(one, CANCELLED if one.is_cancelled else RELEASED)
+                        return
+                    one.stage = Stage.QUEUED
                     self._note_problem(one, f"submit is throttled for {throttled.pause:g} s")
                     await asyncio.sleep(throttled.pause)
             if isinstance(one.meta, Failed):
@@ -415,10 +431,11 @@ class Watcher:
             encoded = one.elsewhere.encode_meta(one.meta)
         except PayloadError as error:
             self._fail(one, error, final=True)
-        except TimeoutError as error:
-            self._fail(one, error if str(error) else TimeoutError(f"submit has not answered in {SUBMIT_LIMIT:g} s"))
-        except Exception as error:  # noqa: BLE001 - every error of users' code is the outcome of the attempt
-            self._fail(one, error)
+        except _OF_USERS as error:
+            if _is_own_cancel(error):
+                raise
+            late = TimeoutError(f"submit has not answered in {SUBMIT_LIMIT:g} s")
+            self._fail(one, late if limit.expired() else error)
         else:
             one.payload = b""
             one.problem = ""
@@ -444,6 +461,7 @@ class Watcher:
     def _watch(self, one: Watched) -> None:
         one.stage = Stage.WATCHED
         one.payload = b""
+        self._arriving.discard(one)
         looks = self._looks[one.function.name.encode()]
         self._pace.add(one, looks, looks.period, always=True)
 
@@ -455,17 +473,22 @@ class Watcher:
         self._run(one, self._look(one))
 
     async def _look(self, one: Watched) -> None:
+        limit = asyncio.timeout(LOOK_LIMIT)
         try:
-            async with asyncio.timeout(LOOK_LIMIT):
+            async with limit:
                 status = await one.elsewhere.work.status(one.meta)
             _check_status(status)
         except Throttled as throttled:
             self._note_problem(one, f"status is throttled for {throttled.pause:g} s", warns=False)
             self._pace.throttled([one], throttled.pause)
             return
-        except Exception as error:  # noqa: BLE001 - it says nothing about the work
-            text = str(error) or f"status has not answered in {LOOK_LIMIT:g} s"
-            self._note_problem(one, f"status raises {type(error).__name__}: {text}")
+        except _OF_USERS as error:  # it says nothing about the work
+            if _is_own_cancel(error):
+                raise
+            if limit.expired():
+                self._note_problem(one, f"status has not answered in {LOOK_LIMIT:g} s")
+            else:
+                self._note_problem(one, f"status raises {type(error).__name__}: {text_of(error)}")
             self._pace.failed([one])
             return
         one.looked_at = asyncio.get_running_loop().time()
@@ -497,7 +520,9 @@ class Watcher:
                 text = await logs(one.meta)
             for line in text[-LOG_TAIL:].splitlines():
                 one.job.log.info(line)
-        except Exception as error:  # noqa: BLE001 - the work has ended all the same
+        except _OF_USERS as error:  # the work has ended all the same
+            if _is_own_cancel(error):
+                raise
             one.job.log.warning("the log of the work cannot be read", error=f"{type(error).__name__}: {error}")
 
     def _end(self, one: Watched, status: Done[Any] | Failed) -> None:
@@ -598,6 +623,7 @@ class Watcher:
     def _forget(self, one: Watched) -> None:
         """Watch a delivery no more; the work goes on."""
         self._watched.pop((one.link, one.key), None)
+        self._arriving.discard(one)
         self._pace.drop(one)
         self._looked.pop(one, None)
         self._reports.ended(one.link, one.key)
@@ -626,6 +652,16 @@ class Watcher:
             if self._is_held(one):
                 self._settle(one, RELEASED)
         self._looks[one.function.name.encode()].ended(one)
+
+
+_OF_USERS: Final = (Exception, SystemExit, asyncio.CancelledError)
+"""Errors of methods of users that do not end the worker."""
+
+
+def _is_own_cancel(error: BaseException) -> bool:
+    """Return whether this task was cancelled, and not only something that a method of users has awaited."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 def _check_status(status: object) -> None:
