@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import msgspec
 from cyclopts import Parameter
 
-from mainspring.api.jobs import FollowLogs, ListValues, ReadJobLogs, ShowValue
+from mainspring.api.jobs import FollowLogs, ReadJobLogs
+from mainspring.api.values import ListValues, ShowValue
 from mainspring.api.workflows import ShowRun
 from mainspring.cli.calls import NOTHING, Given, call, takes
 from mainspring.cli.display import (

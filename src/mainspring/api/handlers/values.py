@@ -9,8 +9,8 @@ import msgspec
 
 from mainspring.access.caller import Shares
 from mainspring.api.handlers.pages import rfc3339
-from mainspring.api.jobs import FollowValues, ListValues, PublishedValue, PublishedValues, ShowValue
 from mainspring.api.request import ApiError, Code
+from mainspring.api.values import FollowValues, ListValues, PublishedValue, PublishedValues, ShowValue
 from mainspring.callbacks import Callback, CallInProgress
 from mainspring.jobs.model import State
 from mainspring.namespaces import split

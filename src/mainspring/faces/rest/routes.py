@@ -27,6 +27,7 @@ from mainspring.api import (
     resources,
     schedules,
     submitting,
+    values,
     webhooks,
     workflows,
 )
@@ -59,6 +60,7 @@ SUBJECTS: Final = (
     resources,
     schedules,
     submitting,
+    values,
     webhooks,
     workflows,
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 import msgspec
 
-from mainspring.api import functions, jobs, namespaces, operations, workflows
+from mainspring.api import functions, jobs, namespaces, operations, values, workflows
 from mainspring.api.request import ApiError, Code, FunctionName, Handle, Revision
 from mainspring.api.submitting import REFUSALS, SUBMISSION_LIMIT, NewJob, SubmitJob, SubmitJobs
 from mainspring.faces.rest.registry import LONGEST_WAIT, PREFER, Route, path_in
@@ -439,7 +439,7 @@ def _follows(query: LiveQuery) -> list[Request[Any]]:
     if query.logs is not None:
         found.append(jobs.FollowLogs(query.logs, namespace=query.namespace, after=query.after))
     if query.values is not None:
-        found.append(jobs.FollowValues(query.values, namespace=query.namespace))
+        found.append(values.FollowValues(query.values, namespace=query.namespace))
     if query.operation is not None:
         found.append(operations.FollowOperation(query.operation, namespace=query.namespace))
     versions = [namespaces.FollowVersion(*subject, namespace=query.namespace) for subject in _versions(query)]

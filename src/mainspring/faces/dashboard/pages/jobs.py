@@ -24,12 +24,11 @@ from mainspring.api.jobs import (
     JobInfo,
     KeptArguments,
     LogLine,
-    PublishedValue,
-    PublishedValues,
     RetryJob,
 )
 from mainspring.api.namespaces import NamespaceStatus
 from mainspring.api.request import JobCriteria
+from mainspring.api.values import PublishedValue, PublishedValues
 from mainspring.faces.dashboard.actions import (
     ARGUMENTS,
     JOB,
