@@ -297,9 +297,8 @@ def test_a_foreground_job_is_stored_to_hold_something(node: Node) -> None:
     assert shown(node).holds == ()
 
 
-def test_a_foreground_job_is_stored_once_by_a_slow_store(node: Node) -> None:
-    one = worker(node, places=1)
-    job, client = node.foreground("1")
+def count_submits(node: Node) -> list[int]:
+    """Return a list that gets the id of each job that is given to the store to be stored."""
     submits: list[int] = []
     run = node.engine.commit
 
@@ -308,12 +307,37 @@ def test_a_foreground_job_is_stored_once_by_a_slow_store(node: Node) -> None:
         run(group, committed, answer)
 
     node.engine.commit = commit  # type: ignore[method-assign] # counts
+    return submits
+
+
+def test_a_foreground_job_is_stored_once_by_a_slow_store(node: Node) -> None:
+    one = worker(node, places=1)
+    job, client = node.foreground("1")
+    submits = count_submits(node)
     for _ in range(3):  # the store is busy, and the node asks each second
         node.clock.advance(1.5)
         node.service.assigner.hold_requests.tick(node.clock.monotonic())
     node.commit()
     assert running(one) == ["1"]
     assert submits == [job.id]
+    end(node, one, "1")
+    assert client.events == ["succeeded r"]
+
+
+def test_a_foreground_job_that_is_just_being_stored_for_another_submit_is_stored_once(node: Node) -> None:
+    job, client = node.foreground("1", unique=b"u")
+    submits = count_submits(node)
+    node.submit(node.job("1", unique=b"u"))
+    (held,) = node.table.held.values()
+    assert held.adopting
+    kept: list[int] = []
+    node.service.keep(held, lambda: kept.append(job.id))
+    assert kept == []
+    node.commit()
+    node.service.keep(held, lambda: kept.append(job.id))
+    assert kept == [job.id, job.id]
+    assert submits == [job.id]
+    one = worker(node)
     end(node, one, "1")
     assert client.events == ["succeeded r"]
 
