@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mainspring import App
-from mainspring.errors import JobCancelled, JobError
+from mainspring.errors import JobCancelled, JobError, NotFoundError
 
 from .processes import node
 from .servers import eventually
@@ -397,11 +397,11 @@ def test_work_is_cancelled_once_there_is_a_worker_and_an_answer(crew: Crew) -> N
             job = submit(client, "a")
             crew.await_looks("a")
             assert workers.stop() == 0
-        crew.set("a.not-cancelled", "5")
+        crew.set("a.not-cancelled", "3")
         job.cancel()
         with crew.workers(server):
             eventually(lambda: bool(crew.lines("cancelled")), "it is cancelled")
-            assert len(crew.lines("cancel calls")) == 6
+            assert len(crew.lines("cancel calls")) == 4
 
 
 def test_a_timeout_cancels_the_work_or_leaves_it(crew: Crew) -> None:
@@ -463,7 +463,10 @@ def test_a_look_that_freezes_its_worker_counts_no_attempt_and_is_named(crew: Cre
         call = client.connections.blocking().call
 
         def shown() -> list[dict[str, str]]:
-            details = [call("workers.show", {"worker": one["id"]}) for one in call("workers.list", {})["items"]]
+            details = []
+            for one in call("workers.list", {})["items"]:
+                with contextlib.suppress(NotFoundError):  # it was replaced meanwhile
+                    details.append(call("workers.show", {"worker": one["id"]}))
             return [problem for one in details if one["watches"] for problem in one["watches"]["problems"]]
 
         eventually(
