@@ -68,13 +68,15 @@ class World:
         acts += [self._cancel, self._crash, *[self._answer] * 3, *[self._wait] * 8]
         for _ in range(STEPS):
             self._random.choice(acts)()
-            self._look()
+            self._look(self._random.choice([1, 1, 1, 20]))
         while self._users.running or self._waiting():
             for held in [*self._users.running.values()]:
                 self._end(held)
             self._pass(1)
         for _ in range(3 * IDLE):
-            self._pass(1)
+            if self._clusters:
+                self._pass(1)
+        self._pass(10)
         self._check(not self._clusters, f"the clusters {[*self._clusters]} are left behind")
 
     def _waiting(self) -> bool:
@@ -134,13 +136,13 @@ class World:
     def _pass(self, seconds: int) -> None:
         for _ in range(seconds):
             self._node.wait(1)
-            self._look()
+            self._look(1)
             for held in [*self._steps.running.values()]:
                 self._do(held, 0.9)
 
-    def _look(self) -> None:
+    def _look(self, times: int) -> None:
         self._see()
-        for _ in range(self._random.choice([1, 1, 1, 20])):
+        for _ in range(times):
             looker = self._random.choice(self._lookers)
             before = {one.name: one.state for one in self._instances()}
             looker.check(self._node.clock.monotonic())

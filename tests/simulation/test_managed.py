@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 SEEDS = 25
 
 
-def is_caught() -> None:
-    """Check that one of the runs fails."""
-    with pytest.raises(SimulationError):
-        simulate(range(SEEDS))
+def is_caught(*, by: str, first: int = 0) -> None:
+    """Check that one of the runs fails for the right reason; ``first`` is the first seed."""
+    with pytest.raises(SimulationError, match=by):
+        simulate(range(first, first + SEEDS))
 
 
 def test_no_cluster_is_lost_used_after_its_release_or_released_early() -> None:
@@ -38,7 +38,7 @@ def test_a_look_that_counts_is_detected(monkeypatch: pytest.MonkeyPatch) -> None
         return idle(self, replace(one, last_use_us=one.last_use_us - 10_000_000))
 
     monkeypatch.setattr(_Plan, "_idle", counting)
-    is_caught()
+    is_caught(by="it was idle")
 
 
 def test_a_creation_that_is_repeated_under_another_key_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +51,7 @@ def test_a_creation_that_is_repeated_under_another_key_is_detected(monkeypatch: 
         return with_jobs(self, tend)
 
     monkeypatch.setattr(Instances, "_with_jobs", renamed)
-    is_caught()
+    is_caught(by="second key")
 
 
 def test_a_release_that_does_not_look_at_holds_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,17 +62,17 @@ def test_a_release_that_does_not_look_at_holds_is_detected(monkeypatch: pytest.M
         self._held = set()
 
     monkeypatch.setattr(_Plan, "__init__", blind)
-    is_caught()
+    is_caught(by="it was idle")
 
 
 def test_an_end_of_a_hold_that_is_no_use_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Instances, "use", lambda *_: None)
-    is_caught()
+    is_caught(by="it was idle", first=11)
 
 
 def test_idle_time_that_nobody_has_watched_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instances, "UNWATCHED_US", 2**62)
-    is_caught()
+    is_caught(by="it was idle")
 
 
 def test_what_a_failed_creation_leaves_behind_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,4 +87,4 @@ def test_what_a_failed_creation_leaves_behind_is_detected(monkeypatch: pytest.Mo
         return replace(after, state=instances.InstanceState.GONE, since_us=now_us) if is_failed else after
 
     monkeypatch.setattr(instance_store, "reported", careless)
-    is_caught()
+    is_caught(by="clusters")
