@@ -1,4 +1,4 @@
-"""What reports take along besides decisions: lines of the code's log, and published values."""
+"""The contents of reports besides decisions: lines of the code's log, and published values."""
 
 from __future__ import annotations
 
@@ -54,33 +54,39 @@ def logged(report: Report) -> list[tuple[int, str, str, dict[str, Any] | None]]:
     return [(number, line[2], line[3], line[4]) for number, line in enumerate(lines, first)]
 
 
+async def reports_around_losses(host: Host, code: Logging) -> tuple[Report, Report]:
+    """Return the report that follows a lost decision, and the next one, which follows a lost connection and a replay."""
+    host.assign()
+    await host.settle()
+    host.server.send(response(Type.STOP, *host.lease, b"lost"))
+    await host.settle()
+    host.has = 0
+    host.assign()
+    await host.settle()
+    code.go.set()
+    first = await host.report()
+    host.node.record(first.only)  # and its answer is lost with the connection
+    host.server.close()
+    await host.settle()
+    host.advance(60)
+    await host.settle()
+    (activity,) = host.node.activities.values()
+    host.node.end(activity.job, b"1")
+    host.has = 0
+    host.assign()
+    return first, await host.report()
+
+
 def test_reports_take_the_lines_of_the_code_along() -> None:
     """A replay adds none; lines of a decision that was lost before its report come with the next one."""
     code = Logging()
 
     async def test(host: Host) -> None:
-        host.assign()
-        await host.settle()
-        host.server.send(response(Type.STOP, *host.lease, b"lost"))
-        await host.settle()
-        host.has = 0
-        host.assign()
-        await host.settle()
-        code.go.set()
-        report = await host.report()
+        first, second = await reports_around_losses(host, code)
         begun = (1, "mainspring.workflow", "begun 1", {"order": 7})
-        assert logged(report) == [begun, (2, "shop", "one step", None)]
-        host.node.record(report.only)  # and its answer is lost with the connection
-        host.server.close()
-        await host.settle()
-        host.advance(60)
-        await host.settle()
-        (activity,) = host.node.activities.values()
-        host.node.end(activity.job, b"1")
-        host.has = 0
-        host.assign()
+        assert logged(first) == [begun, (2, "shop", "one step", None)]
         charged = (1, "mainspring.workflow", "charged", None)
-        assert logged(await host.report()) == [charged], "the replay logs nothing again"
+        assert logged(second) == [charged], "the replay logs nothing again"
 
     Host(code.app).run(test)
 
@@ -130,27 +136,9 @@ def test_reports_take_the_values_of_the_code_along() -> None:
     code = Publishing()
 
     async def test(host: Host) -> None:
-        host.assign()
-        await host.settle()
-        host.server.send(response(Type.STOP, *host.lease, b"lost"))
-        await host.settle()
-        host.has = 0
-        host.assign()
-        await host.settle()
-        code.go.set()
-        report = await host.report()
-        assert report.only.values == (("stage", b'"stepped"'), ("input", b"7")), "the last one of each name"
-        host.node.record(report.only)  # and its answer is lost with the connection
-        host.server.close()
-        await host.settle()
-        host.advance(60)
-        await host.settle()
-        (activity,) = host.node.activities.values()
-        host.node.end(activity.job, b"1")
-        host.has = 0
-        host.assign()
-        report = await host.report()
-        assert report.only.values == (("stage", b'"charged"'),), "the replay publishes nothing again"
+        first, second = await reports_around_losses(host, code)
+        assert first.only.values == (("stage", b'"stepped"'), ("input", b"7")), "the last one of each name"
+        assert second.only.values == (("stage", b'"charged"'),), "the replay publishes nothing again"
 
     Host(code.app).run(test)
 
