@@ -72,6 +72,17 @@ class OverdueFields(Fields):
     ] = 0
 
 
+class LateAnswerFields(Fields):
+    """Of an event about an answer to a completion token that was not accepted."""
+
+    why: Annotated[str, about("Why it does not count: answered, expired, or over, if the attempt is.")] = ""
+    number: Annotated[int, about("The number of the token among those of the job.")] = 0
+    attempt: Annotated[int, about("The attempts that were counted before that of the token.")] = 0
+    tags: Annotated[tuple[str, ...], about("The tags of the job.")] = ()
+    schedule: Annotated[str, about("The schedule that has started the job.")] = ""
+    run: Annotated[int, about("The number of the run of a workflow to which the job belongs.")] = 0
+
+
 class RunFields(Fields):
     """Of an event about a run of a workflow. Its job is the one that stands for the chain of runs."""
 
@@ -195,6 +206,7 @@ EXPIRED: Final = "job.expired"
 SNOOZED: Final = "job.snoozed"
 RETRIED: Final = "job.retried"
 OVERDUE: Final = "job.overdue"
+LATE_ANSWER: Final = "job.completion_late"
 RUN_STARTED: Final = "run.started"
 RUN_COMPLETED: Final = "run.completed"
 RUN_FAILED: Final = "run.failed"
@@ -249,6 +261,12 @@ TYPES: Final = {
             Subject.JOB,
             OverdueFields,
             "A job has not ended by its deadline, or has not begun by the time for that; also a run, by its root job.",
+        ),
+        EventType(
+            LATE_ANSWER,
+            Subject.JOB,
+            LateAnswerFields,
+            "An answer to a completion token was not accepted: it came too late, or another one before; 20 times for a token.",
         ),
         EventType(
             RUN_STARTED, Subject.RUN, RunFields, "A run of a workflow has begun; a run that goes on as new has not."

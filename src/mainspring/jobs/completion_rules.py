@@ -40,6 +40,8 @@ KEPT_US: Final = 7 * 86_400_000_000
 """A closed token is kept for so long, so that a late answer gets the reason."""
 LOOK_AGAIN_US: Final = 5_000_000
 """Microseconds between two looks at a token that cannot be settled yet, because its function has not returned."""
+MOST_LATE: Final = 20
+"""Late answers of a token that have an event, and an act of the audit if the token is their only right; others are counted."""
 MOST_OF_JOB: Final = 20
 """Tokens of a job that are kept: the newest ones."""
 

@@ -32,6 +32,7 @@ from mainspring.jobs.store.completions import (
     FindDueCompletions,
     ForgetCompletions,
     Guard,
+    LateAnswer,
     OpenCompletion,
     ShowCompletions,
 )
@@ -217,10 +218,13 @@ class Completions:
         return await self._reads.read(ShowCompletions((*jobs,)))
 
     @shielded
-    async def answer(self, digest: bytes, answer: Answer | Sign, act: Act | None) -> Accepted | Refused | None:
+    async def answer(
+        self, digest: bytes, answer: Answer | Sign, act: Act | None, *, by_token: bool = True
+    ) -> Accepted | Refused | None:
         """End the attempt of a token, or note a sign of life; None: there is no such token. Raises StoreError.
 
-        Once this returns, what it says is on disk. ``act`` is recorded with an answer.
+        Once this returns, what it says is on disk. ``act`` is recorded with an answer. If late answers come ``by_token``,
+        the first ones are recorded: the holder of a token may send any number.
         """
         for _ in range(ROUNDS):
             found = await self.find(digest)
@@ -231,8 +235,9 @@ class Completions:
                 return Accepted(completion, repeated=True)
             why = completion_rules.refusal(completion, job, self._now_us())
             if why is not None:
-                if not isinstance(answer, Answer) or await self._came_late(completion, act, why):
-                    return Refused(why, completion, job)
+                refused = Refused(why, completion, job)
+                if not isinstance(answer, Answer) or await self._came_late(refused, act, by_token=by_token):
+                    return refused
                 continue
             changed = await self._accept(completion, job, answer, act)
             if changed is not None:
@@ -265,10 +270,14 @@ class Completions:
         changed: bool = await self._commits.committed(operation)
         return changed
 
-    async def _came_late(self, completion: Completion, act: Act | None, why: Refusal) -> bool:
+    async def _came_late(self, refused: Refused, act: Act | None, *, by_token: bool) -> bool:
         """Note an answer that is not accepted; return False if something has changed meanwhile."""
-        operation = ChangeCompletion(completion_rules.came_late(completion, self._now_us()), is_late=True)
-        if act is not None:
+        why, completion, job = refused
+        operation = ChangeCompletion(completion_rules.came_late(completion, self._now_us()))
+        is_told = completion.late < completion_rules.MOST_LATE
+        if is_told:
+            operation.late = LateAnswer(why, job)
+        if act is not None and (is_told or not by_token):
             operation.act = replace(act, refused=f"the answer came too late: {why.value}")
         return await self._change(operation)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.event_log import types
 from mainspring.event_log.interests import DeadLetter, NewEvent
-from mainspring.event_log.types import JobFields
+from mainspring.event_log.types import JobFields, LateAnswerFields
 from mainspring.jobs.model import DECISIONS, RUNS, decode_failure
 from mainspring.jobs.rules import Event, Outcome
 from mainspring.namespaces import name_text, split
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from mainspring.access.caller import Act
     from mainspring.event_log.interests import InterestSet, NewEvents
+    from mainspring.jobs.completion_rules import Completion, Refusal
     from mainspring.jobs.model import Job
     from mainspring.jobs.rules import Settlement
 
@@ -109,6 +110,19 @@ def of_job(name: str, job: Job, error: bytes = b"", **fields: Any) -> NewEvent |
     fields.setdefault("attempt", job.attempt)
     key = name_text(job.key) if job.key else ""
     return NewEvent(name, *about, "", job.id, JobFields(tags=tags, key=key, **fields), tags)
+
+
+def of_late_answer(completion: Completion, job: Job | None, why: Refusal) -> NewEvent | None:
+    """Return the event of an answer to a completion token that was not accepted. Its job may be deleted."""
+    about = _about(completion.function)
+    if about is None:
+        return None
+    fields = LateAnswerFields(why=why.value, number=completion.number, attempt=completion.attempt)
+    options = None if job is None else job.options
+    if options is not None:
+        fields.tags, fields.schedule, fields.depth = options.tags, options.schedule or "", options.depth
+        fields.run = 0 if options.run is None else options.run[0]
+    return NewEvent(types.LATE_ANSWER, *about, "", completion.job, fields, fields.tags)
 
 
 @lru_cache(maxsize=1024)  # most events are about few functions

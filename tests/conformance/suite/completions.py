@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from mainspring.jobs import completion_rules
 from mainspring.jobs import store as ops
-from mainspring.jobs.completion_rules import Answer, Completion, Status
+from mainspring.jobs.completion_rules import Answer, Completion, Refusal, Status
 from mainspring.jobs.model import Job, Options, Priority, Retry, State, StopRequest, failure
 from mainspring.jobs.rules import Event, Settlement
 from mainspring.jobs.store.completions import (
@@ -18,10 +18,12 @@ from mainspring.jobs.store.completions import (
     FindDueCompletions,
     ForgetCompletions,
     Guard,
+    LateAnswer,
     OpenCompletion,
     ShowCompletions,
 )
 from tests.conformance.suite.driver import NOW, Store
+from tests.conformance.suite.events import numbered, want
 from tests.conformance.suite.fixtures import StoreFixtures
 
 SECOND = 1_000_000
@@ -224,6 +226,19 @@ class CompletionSuite(StoreFixtures):
         assert end(store, job, one) == (True, set())
         assert store.find(job.id) is None
         assert look(store, one.digest)[0].job is None
+
+    def test_an_answer_that_is_not_accepted_has_an_event(self, store: Store) -> None:
+        job, one = awaiting(store, options=Options(tags=("a",)))
+        late = ChangeCompletion(completion_rules.came_late(one, NOW), late=LateAnswer(Refusal.EXPIRED, job))
+        assert store.group(late) == [True]
+        want(store, "job.completion_late")
+        assert store.group(late) == [False]
+        (found,) = look(store, one.digest)
+        second = completion_rules.came_late(found.completion, NOW)
+        assert store.group(ChangeCompletion(second, late=LateAnswer(Refusal.EXPIRED, job))) == [True]
+        (event,) = numbered(store)
+        assert (event.type, event.function, event.job) == ("job.completion_late", "f", job.id)
+        assert {**event.fields, "tags": [*event.fields["tags"]]} == {"why": "expired", "number": 1, "tags": ["a"]}
 
     def test_a_requested_stop_ends_the_job_in_place_of_the_wait(self, store: Store) -> None:
         job = store.leased()

@@ -57,7 +57,7 @@ class CompletionCalls:
             raise ApiError(Code.COMPLETION_NOT_FOUND, NO_TOKEN_FOUND)
         completion = found.completion
         act = call.act(of=self._name(completion.job, completion.number), namespace=namespace_of(completion.function))
-        return await self._given(digest, answer, act)
+        return await self._given(digest, answer, act, by_token=True)
 
     async def _complete(self, request: CompleteJob, call: Call) -> CompletionInfo:
         if (request.result is not UNSET) + (request.failure is not None) != 1:
@@ -67,7 +67,7 @@ class CompletionCalls:
         tokens = sorted(await self._service.completions.of_jobs([job.id]), key=lambda one: one.number)
         if not tokens:
             raise ApiError(Code.CONFLICT, f"{request.handle} awaits no completion: its function has asked for no token")
-        return await self._given(tokens[-1].digest, answer, call.act(request.reason))
+        return await self._given(tokens[-1].digest, answer, call.act(request.reason), by_token=False)
 
     def _name(self, job_id: int, number: int) -> str:
         return f"{self._service.handles.of(job_id).decode()} token {number}"
@@ -86,9 +86,9 @@ class CompletionCalls:
             raise ApiError(problem.code, problem.message)
         return Answer(result=data)
 
-    async def _given(self, digest: bytes, answer: Answer | Sign, act: Act) -> CompletionInfo:
+    async def _given(self, digest: bytes, answer: Answer | Sign, act: Act, *, by_token: bool) -> CompletionInfo:
         """Give an answer, and return what has become of the token. Raises ApiError and StoreError."""
-        outcome = await self._service.completions.answer(digest, answer, act)
+        outcome = await self._service.completions.answer(digest, answer, act, by_token=by_token)
         if outcome is None:
             raise ApiError(Code.COMPLETION_NOT_FOUND, NO_TOKEN_FOUND)
         if isinstance(outcome, Refused):

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from msgspec.structs import replace
 
 from mainspring.access.audit import Acting
-from mainspring.jobs.completion_rules import Completion, begun, is_valid
+from mainspring.event_log import types
+from mainspring.jobs.completion_rules import Completion, Refusal, begun, is_valid
+from mainspring.jobs.job_events import of_late_answer
 from mainspring.storage.engine import Operation, Phase, Query
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from mainspring.access.caller import Act
+    from mainspring.event_log.interests import NewEvent
     from mainspring.jobs.model import Job
     from mainspring.jobs.rules import Settlement
 
@@ -47,6 +50,14 @@ class Guard(Enum):
     """The attempt of the token is not over."""
 
 
+class LateAnswer(NamedTuple):
+    """An answer that was not accepted."""
+
+    why: Refusal
+    job: Job | None
+    """The job of its token; None if it is deleted."""
+
+
 class ChangeCompletion(Acting):
     """Write a token. Guard: the stored version is ``completion.version``, and ``guard``.
 
@@ -55,14 +66,15 @@ class ChangeCompletion(Acting):
     """
 
     phase = Phase.RECOVER
+    causes = frozenset({types.LATE_ANSWER})
     completion: Completion
     guard: Guard = Guard.NONE
     settlement: Settlement | None = None
     term: int = 0
     kept: Callable[[bytes], bytes | None] = lambda _: b""
     """Returns what a success leaves of the payload; None: all of it."""
-    is_late: bool = False
-    """Whether it notes an answer that was not accepted."""
+    late: LateAnswer | None = None
+    """The answer that the token notes, if it has an event."""
 
     def __post_init__(self) -> None:
         self.size += 200 + (0 if self.completion.answer is None else len(self.completion.answer.result))
@@ -76,6 +88,11 @@ class ChangeCompletion(Acting):
     def recorded(self, outcome: bool) -> Act | None:
         """Return the act, if the token was written."""
         return self.act if outcome else None
+
+    def caused(self, outcome: bool) -> Iterator[NewEvent | None]:
+        """Yield the event of an answer that was not accepted."""
+        if outcome and self.late is not None:
+            yield of_late_answer(self.completion, self.late.job, self.late.why)
 
 
 class ForgetCompletions(Operation):

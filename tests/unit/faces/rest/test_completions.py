@@ -9,7 +9,7 @@ from tests.asking_worker import AskingWorker, found, open_completion, submit, un
 
 from mainspring.access.audit import ListActs
 from mainspring.callbacks import awaited
-from mainspring.jobs.completion_rules import new_token
+from mainspring.jobs.completion_rules import MOST_LATE, new_token
 from mainspring.jobs.model import State
 from mainspring.private_data import hide_secrets
 
@@ -77,6 +77,22 @@ def test_an_answer_counts_once_and_others_say_why_they_do_not() -> None:
         assert [(act.what, act.who, act.refused) for act in refused] == [
             ("completions.answer", "completion token", "the answer came too late: answered")
         ]
+
+    run(test)
+
+
+def test_the_holder_of_a_token_does_not_fill_the_audit_with_late_answers() -> None:
+    async def test(client: Client, built: Built) -> None:
+        job_id = await submit(built.node)
+        _, token = await AskingWorker(built.node).awaiting()
+        await post(client, token, {"result": 0})
+        for number in range(1, MOST_LATE + 5):
+            assert (await post(client, token, {"result": number})).status == 409
+        assert (await open_completion(built.node, job_id)).late == MOST_LATE + 4
+        assert len([act for act in await acts(built) if act.refused]) == MOST_LATE
+        path = f"/api/v1/namespaces/default/jobs/{built.node.service.handles.of(job_id).decode()}/complete"
+        assert (await client.send("POST", path, {"result": 1}, token="operator")).status == 409
+        assert len([act for act in await acts(built) if act.refused and act.who == "operator"]) == 1
 
     run(test)
 
