@@ -20,9 +20,10 @@ FAILED = "failed"
 CANCELLED = "cancelled"
 TIMED_OUT = "timed out"
 DONE = "done"
+"""The signal that lets a run of ``inbox`` or ``until`` end."""
 SHARED = "shared"
 SLOTS = 2
-"""The signal that lets a run of ``inbox`` or ``until`` end."""
+"""The resource that runs of ``shares`` hold, and its slots."""
 VERSIONS = {"a": "1", "b": "1", "c": "2"}
 """The builds, with the version of their workflows."""
 KINDS = ("chain", "joint", "fan", "fused", "inbox", "until", "race", "careful", "sides")
