@@ -15,7 +15,7 @@ from mainspring.client.options import Options, Retry, check_text, refusal
 from mainspring.client.payload import Signature
 from mainspring.errors import PayloadError, UsageError
 from mainspring.worker.current import Snooze, current_job
-from mainspring.worker.elsewhere import Elsewhere, WorkSignature
+from mainspring.worker.external_work import Elsewhere, WorkSignature
 from mainspring.worker.functions import times_of
 from mainspring.worker.registry import KEPT, Function
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mainspring.client.providers import Provider
     from mainspring.client.resources import Resource
     from mainspring.worker.current import CurrentJob
-    from mainspring.worker.elsewhere import Elsewhere
+    from mainspring.worker.external_work import Elsewhere
     from mainspring.workflow_code.model import Code
 
     Middleware = Callable[[CurrentJob], Iterator[Any] | AsyncIterator[Any]]

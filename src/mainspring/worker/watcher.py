@@ -43,8 +43,8 @@ from mainspring.worker.session import Assigned, Called, Refused, Stop, Unserved
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
-    from mainspring.worker.elsewhere import Elsewhere
     from mainspring.worker.execution import FailedAttempts
+    from mainspring.worker.external_work import Elsewhere
     from mainspring.worker.heartbeats import Heartbeats, Pace
     from mainspring.worker.link import Link
     from mainspring.worker.places import Waits

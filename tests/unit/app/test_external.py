@@ -10,7 +10,7 @@ import pytest
 
 from mainspring import App, Done, Failed, Running, Throttled, UsageError, WorkflowUsageError, ZooKeeper
 from mainspring.errors import PayloadError
-from mainspring.worker.elsewhere import MAX_META
+from mainspring.worker.external_work import MAX_META
 
 
 @dataclass
