@@ -19,6 +19,7 @@ from mainspring.external.store import (
     verdict,
 )
 from mainspring.jobs.model import Job, Options, Priority, Retry, State
+from mainspring.jobs.slices import submit_new
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -159,12 +160,5 @@ class WorkUnit:
     async def flush(self) -> None:
         """Store the jobs that cancel submissions."""
         new, self._new = self._new, []
-        if not new:
-            return
-        tables, lifecycle = self._tables, self._tables.lifecycle
-        for job in new:
-            reserved = lifecycle.reserve(job, tables.term)
-            assert reserved, "a job without a unique joins none"
-        tables.after_rollback(lambda: lifecycle.dropped(new))
-        await tables.submit(new)
-        tables.after_commit(lambda: lifecycle.stored(new))
+        if new:
+            await submit_new(self._tables, new)

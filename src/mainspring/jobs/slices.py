@@ -113,6 +113,17 @@ class SliceTransaction(Protocol):
         """Store new jobs, as ``jobs.store.Submit`` does."""
 
 
+async def submit_new(tables: SliceTransaction, jobs: list[Job]) -> None:
+    """Store new jobs, which have no unique. They are leased to this node if its workers wait for them."""
+    lifecycle = tables.lifecycle
+    for job in jobs:
+        reserved = lifecycle.reserve(job, tables.term)
+        assert reserved, "a job without a unique joins none"
+    tables.after_rollback(lambda: lifecycle.dropped(jobs))
+    await tables.submit(jobs)
+    tables.after_commit(lambda: lifecycle.stored(jobs))
+
+
 class RunTransaction(SliceTransaction, Protocol):
     """The further services of an engine that keeps runs of workflows (``storage.engine.Engine.workflows``).
 

@@ -10,6 +10,7 @@ from mainspring.event_log.interests import NewEvent
 from mainspring.event_log.types import WEBHOOK_PAUSED, WEBHOOK_RESUMED, WebhookFields
 from mainspring.jobs.model import State
 from mainspring.jobs.owners import Ended, owner
+from mainspring.jobs.slices import submit_new
 from mainspring.subscriptions.model import Delivery, Subscribed, Target, job_of, of_owner
 from mainspring.subscriptions.store import (
     Deliver,
@@ -183,15 +184,8 @@ class SubscriptionUnit:
     async def flush(self) -> None:
         """Store the jobs of deliveries."""
         new, self._new = self._new, []
-        if not new:
-            return
-        tables, lifecycle = self._tables, self._tables.lifecycle
-        for job in new:
-            reserved = lifecycle.reserve(job, tables.term)
-            assert reserved, "a job without a unique joins none"
-        tables.after_rollback(lambda: lifecycle.dropped(new))
-        await tables.submit(new)
-        tables.after_commit(lambda: lifecycle.stored(new))
+        if new:
+            await submit_new(self._tables, new)
 
 
 def _is_next(portion: Portion, stored: Subscribed | None) -> bool:
