@@ -291,8 +291,8 @@ class ProcessFiles:
     def clean(self, keep: float) -> int:
         """Remove the directories of programs that ended more than ``keep`` seconds ago; return how many."""
         removed = 0
-        with contextlib.suppress(FileNotFoundError):
-            for directory in sorted(self._root.iterdir()):
+        for directory in sorted(self._root.iterdir()) if self._root.exists() else ():
+            with contextlib.suppress(OSError):  # another worker has removed it, or it is none of a program
                 removed += self._remove(directory, time.time() - keep)
         return removed
 
