@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -13,7 +14,7 @@ from mainspring.worker.execution import CANCELLED, RELEASED
 from mainspring.worker.heartbeats import NO_ROOM, Heartbeats
 from mainspring.worker.places import Waits
 from mainspring.worker.session import Assigned, Called, Stop
-from mainspring.worker.watcher import BYTES_IN_ONE_CALL, Watcher
+from mainspring.worker.watcher import BYTES_IN_ONE_CALL, LOOKS_AT_ONCE, Watcher, _Looks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -244,3 +245,18 @@ def test_long_answers_are_recorded_in_several_calls() -> None:
         assert max(sizes) == BYTES_IN_ONE_CALL // 60_000 + 1
 
     run(test)
+
+
+def test_a_class_has_a_limited_number_of_looks_at_once() -> None:
+    begun: list[Any] = []
+    late: list[Any] = []
+    function = SimpleNamespace(elsewhere=SimpleNamespace(every=1.0))
+    pace: Any = SimpleNamespace(throttled=lambda keys, _: late.extend(keys))
+    looks = _Looks(cast("Any", SimpleNamespace(look=begun.append)), cast("Any", function))
+    keys: list[Any] = [*range(LOOKS_AT_ONCE + 2)]
+    looks.act(keys[:-1], pace)
+    looks.act(keys[-1:], pace)
+    assert (begun, late) == (keys[:-2], keys[-2:])
+    looks.ended(keys[0])
+    looks.act(keys[-2:], pace)
+    assert (begun, late) == (keys[:-1], [*keys[-2:], keys[-1]])
