@@ -13,6 +13,7 @@ from mainspring.client.options import Duration, check_progress, check_short, che
 from mainspring.client.resources import LabelledResource
 from mainspring.client.resources import hold as hold_slots
 from mainspring.client.run import check_run_key, encode_signal
+from mainspring.client.submission import Submission
 from mainspring.errors import UsageError, WorkflowUsageError
 from mainspring.jobs.completion_rules import DEFAULT_EXPIRY, check_spans
 from mainspring.workflow_code.api import Calls, current, log
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from mainspring.client.job import Job
     from mainspring.client.resources import HeldSlots, Resource
     from mainspring.client.run import SignalType
-    from mainspring.client.submission import Submission
     from mainspring.workflow_code.model import Record
 
 P = ParamSpec("P")
@@ -240,11 +240,13 @@ def external_event(
     the task alone. ``schedule_to_close`` of ``task.options(…)`` bounds all attempts and waits together.
     """
     calls = _calls("external_event")
-    if not callable(getattr(task, "submit", None)):
+    given: object = task
+    call = given.activity() if isinstance(given, Submission) else None
+    if call is None:
         raise WorkflowUsageError(f"workflow.external_event takes a task and its arguments, and not {task!r}")
     spans = seconds(expires, "expires"), 0.0 if heartbeat is None else seconds(heartbeat, "heartbeat")
     check_spans(spans[0], spans[1] or None)
-    return cast("Job[R]", calls.submit_external(task, args, kwargs, spans))
+    return cast("Job[R]", calls.submit(call, args, kwargs, spans))
 
 
 def continue_as_new(*args: Any, **kwargs: Any) -> ContinueAsNew:

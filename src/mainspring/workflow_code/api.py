@@ -101,8 +101,6 @@ class Calls:
         self.difference: Mismatch | EndOfHistory | None = None
         self._sides = sides
         """Recorded side effects that the code has not called yet, by number."""
-        self._completion: tuple[float, float] | None = None
-        """The spans of the completion token of the activity that is being submitted, see `submit_external`."""
         self.patches = patches
         self.side_effects = 0
         """How many side effects the code has called."""
@@ -162,24 +160,16 @@ class Calls:
 
     # ---- activities ----
 
-    def submit(self, call: ActivityCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> WorkflowJob[Any]:
-        """Schedule an activity."""
-        completion, self._completion = self._completion, None
+    def submit(
+        self,
+        call: ActivityCall,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        completion: tuple[float, float] | None = None,
+    ) -> WorkflowJob[Any]:
+        """Schedule an activity; ``completion``, as of `jobs.model.Options`, if its completion token has to complete it."""
         command = build_activity(self._numbers.last + 1, call, args, kwargs, self.state.limits.largest, completion)
         return self.start_activity(call, command, self.same(call.codec, args, kwargs))
-
-    def submit_external(
-        self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any], completion: tuple[float, float]
-    ) -> WorkflowJob[Any]:
-        """Schedule an activity that its completion token has to complete; ``completion`` as of `jobs.model.Options`."""
-        self._completion = completion
-        try:
-            job: WorkflowJob[Any] = task.submit(*args, **kwargs)
-            if self._completion is not None:
-                raise WorkflowUsageError(f"{task!r} is no task, and only the job of a task has a completion token")
-            return job
-        finally:
-            self._completion = None
 
     def same(self, codec: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Same | None:
         """Return, in a replay, how to compare the arguments of a call with recorded ones; see `CommandLog.issue`."""

@@ -151,14 +151,14 @@ class Hold(Generic[T]):
         self._number, future = holds.request(self._uses, self._timeout)
         try:
             answer = await self._answer(future)
+            if answer.items:
+                return self._pick(slots_of(answer))  # raises PayloadError for a meta that the class cannot read
         except BaseException:
             holds.release(self._number)
             raise
-        if not answer.items:
-            holds.refused(self._number)
-            names = ", ".join(use.resource for use in self._uses)
-            raise HoldTimedOut(names, answer.lacks, answer.before, impossible=answer.impossible)
-        return self._pick(slots_of(answer))
+        holds.refused(self._number)
+        names = ", ".join(use.resource for use in self._uses)
+        raise HoldTimedOut(names, answer.lacks, answer.before, impossible=answer.impossible)
 
     async def _answer(self, future: asyncio.Future[HoldAnswer]) -> HoldAnswer:
         if self._timeout is None:

@@ -14,6 +14,7 @@ from mainspring import (
     NotFoundError,
     Retry,
     UsageError,
+    WorkflowUsageError,
     current_job,
     workflow,
 )
@@ -73,6 +74,13 @@ async def alive(document: str) -> int:
 @app.workflow
 async def steps(document: str) -> Any:
     return await workflow.step(review, document)
+
+
+@app.workflow
+async def mistaken(document: str) -> str:
+    with pytest.raises(WorkflowUsageError, match="takes a task and its arguments"):
+        workflow.external_event(publish, document)
+    return "no child"
 
 
 @app.workflow
@@ -232,3 +240,10 @@ def test_a_cancelled_event_takes_no_answer() -> None:
         assert memory.result(job) == "cancelled"
         with pytest.raises(ConflictError):
             app.completions.complete(tokens[0], 1)
+
+
+def test_a_workflow_is_no_external_event_and_is_not_started() -> None:
+    with in_memory(app):
+        run = mistaken.submit("a")
+        assert run.result(timeout=30) == "no child"
+        assert [one.handle for one in app.runs.list()] == [run.handle]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import pytest
 
-from mainspring import App, HoldTimedOut, workflow
+from mainspring import App, HoldTimedOut, Resource, workflow
+from mainspring.errors import PayloadError
 from mainspring.resources.holds import HeldItem, HoldAnswer
 from mainspring.workflows.requests import RecordMarker
 
@@ -16,8 +17,21 @@ from .fake_node import FakeNode, FakeWorker, code_of
 if TYPE_CHECKING:
     from mainspring.workflows.requests import Decision
 
+
+class Cluster(TypedDict):
+    id: str
+
+
+class Spark(Resource):
+    async def create(self, key: str) -> Cluster:
+        return {"id": key}
+
+    async def release(self, meta: Cluster) -> None: ...
+
+
 app = App()
 licences = app.resource("licence", total=2)
+sparks = app.resource("spark", Spark())
 GRANT = HoldAnswer((HeldItem("licence", "", 2, 7),))
 
 
@@ -124,3 +138,20 @@ def test_an_answer_that_comes_too_late_is_ignored() -> None:
     node.answer_hold(1, GRANT)
     assert commands(worker.decide().decisions) == []
     ends_as(node, worker, b'"late"', replays=True)
+
+
+def test_slots_whose_meta_cannot_be_read_are_given_back() -> None:
+    async def code() -> str:
+        try:
+            async with sparks.hold():
+                return "held"
+        except PayloadError:
+            await workflow.sleep(5)
+            return "another meta"
+
+    node = FakeNode()
+    worker = FakeWorker(code_of(code), node)
+    worker.decide()
+    node.answer_hold(1, HoldAnswer((HeldItem("spark", "spark-1", 1, 7, {"id": 5}),)))
+    assert commands(worker.decide().decisions) == [("release", 1)]
+    ends_as(node, worker, b'"another meta"', replays=True)
