@@ -17,6 +17,7 @@ from mainspring.client.managed import build_managed
 from mainspring.client.options import (
     CancelMode,
     Duration,
+    Options,
     Priority,
     Rate,
     Retry,
@@ -39,6 +40,7 @@ from mainspring.definitions import (
     DefineExternal,
     DefineWorkflow,
     Definitions,
+    JobRules,
     Schedule,
     Task,
     Workflow,
@@ -267,33 +269,25 @@ class App(AppClient):
             cancel=cancel,
             tags=tags,
         )
-        self._check(
-            {
-                "concurrency": concurrency,
-                "concurrency_per_key": concurrency_per_key,
-                "rate": rate,
-                "rate_per_key": rate_per_key,
-                "concurrency_key": concurrency_key,
-                "start_within": start_within,
-                "deadline": deadline,
-                "uses": uses,
-            }
+        rules = self._rules(
+            options,
+            unique,
+            concurrency,
+            concurrency_per_key,
+            rate,
+            rate_per_key,
+            concurrency_key,
+            uses,
+            uses_timeout,
+            keep_arguments,
+            keep_result,
+            ignore_result=ignore_result,
         )
-        used, resources = uses_of(uses or {})
-        limits = build_limits(concurrency, concurrency_per_key, rate, rate_per_key, used, uses_timeout)
-        if keep_arguments is not None:
-            check_whole(keep_arguments, "keep_arguments", 0, MAX_KEPT_ARGUMENTS)
-        kept = Kept(keep_arguments, kept_seconds(keep_result), ignores_result=ignore_result)
         check_definition(name, executor)
         around = tuple(map(check_middleware, middleware))
-        check_text_or_function(unique, "unique", check_unique)
-        check_keep_unique(options.keep_unique, unique)
-        check_text_or_function(concurrency_key, "concurrency_key", check_key)
 
         def define(call: Callable[..., Any]) -> Any:
-            return self._definitions.task(
-                call, name, executor, options, unique, limits, concurrency_key, kept, around, resources
-            )
+            return self._definitions.task(call, name, executor, rules, around)
 
         return define(call) if call is not None else Define(define)
 
@@ -344,47 +338,69 @@ class App(AppClient):
             keep_unique=keep_unique,
             tags=tags,
         )
-        self._check(
-            {
-                "external": True,
-                "concurrency": concurrency,
-                "concurrency_per_key": concurrency_per_key,
-                "rate": rate,
-                "rate_per_key": rate_per_key,
-                "concurrency_key": concurrency_key,
-                "start_within": start_within,
-                "deadline": deadline,
-                "uses": uses,
-            }
+        self._check({"external": True})
+        rules = self._rules(
+            options,
+            unique,
+            concurrency,
+            concurrency_per_key,
+            rate,
+            rate_per_key,
+            concurrency_key,
+            uses,
+            None,
+            keep_arguments,
+            keep_result,
+            ignore_result=ignore_result,
         )
         period = check_every(seconds(every, "every"))
         if on_timeout not in {"cancel", "leave"}:
             raise refusal("on_timeout", "'cancel' or 'leave'", on_timeout)
+        check_definition(name, "thread")
+
+        def define(given: Any) -> Any:
+            return self._definitions.external(given, name, period, rules, leaves=on_timeout == "leave")
+
+        return DefineExternal(define)
+
+    def _rules(
+        self,
+        options: Options,
+        unique: Unique,
+        concurrency: int | None,
+        concurrency_per_key: int | None,
+        rate: Rate | None,
+        rate_per_key: Rate | None,
+        key: Key,
+        uses: Uses | None,
+        uses_timeout: Duration | None,
+        keep_arguments: int | None,
+        keep_result: Duration | None,
+        *,
+        ignore_result: bool,
+    ) -> JobRules:
+        """Return the rules of the jobs of a task, or of work that runs elsewhere. Raises UsageError for wrong ones."""
+        self._check(
+            {
+                "concurrency": concurrency,
+                "concurrency_per_key": concurrency_per_key,
+                "rate": rate,
+                "rate_per_key": rate_per_key,
+                "concurrency_key": key,
+                "start_within": options.start_within,
+                "deadline": options.deadline,
+                "uses": uses,
+            }
+        )
         used, resources = uses_of(uses or {})
-        limits = build_limits(concurrency, concurrency_per_key, rate, rate_per_key, used)
+        limits = build_limits(concurrency, concurrency_per_key, rate, rate_per_key, used, uses_timeout)
         if keep_arguments is not None:
             check_whole(keep_arguments, "keep_arguments", 0, MAX_KEPT_ARGUMENTS)
         kept = Kept(keep_arguments, kept_seconds(keep_result), ignores_result=ignore_result)
-        check_definition(name, "thread")
         check_text_or_function(unique, "unique", check_unique)
         check_keep_unique(options.keep_unique, unique)
-        check_text_or_function(concurrency_key, "concurrency_key", check_key)
-
-        def define(given: Any) -> Any:
-            return self._definitions.external(
-                given,
-                name,
-                period,
-                options,
-                unique,
-                limits,
-                concurrency_key,
-                kept,
-                resources,
-                leaves=on_timeout == "leave",
-            )
-
-        return DefineExternal(define)
+        check_text_or_function(key, "concurrency_key", check_key)
+        return JobRules(options, unique, limits, key, kept, resources)
 
     def resource(
         self,
@@ -568,7 +584,9 @@ class App(AppClient):
         around = tuple(map(check_middleware, middleware))
 
         def define(call: Callable[..., Any]) -> Any:
-            return self._definitions.listener(call, name, executor, options, limits, kept, around, chosen)
+            return self._definitions.listener(
+                call, name, executor, JobRules(options, limits=limits, kept=kept), around, chosen
+            )
 
         return Define(define)
 

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, ParamSpec, TypeVar, cast, overload
 
 from mainspring.client.declarations import build_schedule
 from mainspring.client.inbox import DEFAULT_SCHEMA, inbox_of
@@ -459,6 +459,17 @@ class Schedule(Define):
         return self._define(call)
 
 
+class JobRules(NamedTuple):
+    """The options, limits and resources of the jobs of a function, as its definition gives them."""
+
+    options: Options
+    unique: Unique = ""
+    limits: Limits = UNLIMITED
+    key: Key = ""
+    kept: Kept = KEPT
+    resources: tuple[Resource, ...] = ()
+
+
 class Definitions:
     """Creates the tasks, workflows, schedules and listeners of one App, and adds them to what its workers run and declare."""
 
@@ -481,13 +492,8 @@ class Definitions:
         call: Any,
         name: str | None,
         executor: Literal["thread", "process"],
-        options: Options,
-        unique: Unique,
-        limits: Limits = UNLIMITED,
-        key: Key = "",
-        kept: Kept = KEPT,
+        rules: JobRules,
         middleware: tuple[Middleware, ...] = (),
-        resources: tuple[Resource, ...] = (),
     ) -> Any:
         """Define a task. Raises UsageError if the function cannot be a task, or the name is taken."""
         if isinstance(call, Workflow):
@@ -495,6 +501,7 @@ class Definitions:
                 f"{call.name} is a workflow, and not a function for a task: schedule it with @app.scheduled(…)"
             )
         given = call.function.call if isinstance(call, Defined) else call
+        options, unique, limits, key, kept, resources = rules
         function = build_function(
             given, name, executor, options, limits, kept=kept, middleware=middleware, resources=resources
         )
@@ -507,16 +514,12 @@ class Definitions:
         given: Any,
         name: str | None,
         every: float,
-        options: Options,
-        unique: Unique,
-        limits: Limits,
-        key: Key,
-        kept: Kept,
-        resources: tuple[Resource, ...],
+        rules: JobRules,
         *,
         leaves: bool,
     ) -> ExternalTask[..., Any]:
         """Define work that runs elsewhere. Raises UsageError if the class has not its methods, or the name is taken."""
+        options, unique, limits, key, kept, resources = rules
         function = build_external(given, name, every, options, limits, leaves=leaves, kept=kept, resources=resources)
         self._registry.add(function)
         self._registry.add(build_canceller(function))
@@ -534,21 +537,19 @@ class Definitions:
         call: Any,
         name: str | None,
         executor: Literal["thread", "process"],
-        options: Options,
-        limits: Limits,
-        kept: Kept,
+        rules: JobRules,
         middleware: tuple[Middleware, ...],
         chosen: EventFilter,
     ) -> Any:
         """Define a listener: a task that takes an event. Raises as ``task``, and UsageError if it takes anything else."""
         if isinstance(call, (Defined, Workflow)):
             raise UsageError(f"{call.name} is a task or a workflow already: give on a function that takes an event")
-        function = build_function(call, name, executor, options)
+        function = build_function(call, name, executor, rules.options)
         provided = function.signature.provided
         parameters = [one for one in signature(function.call).parameters.values() if one.name not in provided]
         check_listener(function.call, function.name, parameters)
-        task = self.task(call, name, executor, options, "", limits, "", kept, middleware)
-        self._listeners.declare(task.name, chosen, options)
+        task = self.task(call, name, executor, rules, middleware)
+        self._listeners.declare(task.name, chosen, rules.options)
         return task
 
     def workflow(
@@ -583,7 +584,7 @@ class Definitions:
         """
         task = call
         if not isinstance(call, (Defined, Workflow)):
-            task = self.task(call, name, executor, options, unique or "")
+            task = self.task(call, name, executor, JobRules(options, unique or ""))
         chosen = task.defaults.merged(options)
         positional, named = ((), dict(args)) if isinstance(args, Mapping) else (tuple(args), {})
         payload = task.function.signature.encode(positional, named)
