@@ -106,8 +106,10 @@ def finish(
     handle: Handle,
     /,
     *,
-    result: ResultOption = "null",
-    error: Annotated[str, Parameter(help="Let the attempt fail with this message, in place of a result.")] = "",
+    result: Annotated[str | None, Parameter(help="The result as JSON; null by default.")] = None,
+    error: Annotated[
+        str | None, Parameter(help="Let the attempt fail with this message, in place of a result.")
+    ] = None,
     no_retry: NoRetry = False,
     given: Given = NOTHING,
     json: Json = False,
@@ -121,10 +123,14 @@ def finish(
     EXIT CODES
       0 done, 1 the job awaits no completion, 3 no server, 4 no such job
     """
-    if error:
+    if error is None and no_retry:
+        raise UsageError("--no-retry is for a failure: give --error with its message, or leave it out")
+    if error is not None:
+        if result is not None:
+            raise UsageError("a job either has a result or fails: give --result or --error")
         request = CompleteJob(handle, failure=CompletionFailure(error, retry=not no_retry), **given)
     else:
-        request = CompleteJob(handle, result=_value(result), **given)
+        request = CompleteJob(handle, result=_value("null" if result is None else result), **given)
     return _answer(request, json=json, server=server)
 
 

@@ -48,7 +48,7 @@ from mainspring.cli.display import (
     progress_text,
     with_durations,
 )
-from mainspring.cli.job_output import follow, handle_of, logs, values
+from mainspring.cli.job_output import follow, handle_of, json_text, logs, values
 from mainspring.cli.operations import (
     Handle,
     Yes,
@@ -419,12 +419,8 @@ def _print_job(job: dict[str, Any]) -> None:
         print_rows(ATTEMPT_COLUMNS, attempts, json=False)
     if works:
         print()
-        shown = [one | {"meta": _meta_text(one["meta"])} for one in works]
+        shown = [one | {"meta": None if one["meta"] is None else json_text(one["meta"])} for one in works]
         print_rows(WORK_COLUMNS, shown, json=False)
-
-
-def _meta_text(meta: Any) -> str | None:
-    return None if meta is None else printable(msgspec.json.encode(meta).decode())
 
 
 def _completion_text(token: dict[str, Any]) -> str:

@@ -247,3 +247,14 @@ def test_a_command_does_not_load_modules_that_it_does_not_need(used: str, unwant
     program = f"import sys, mainspring.cli.main, {used}\nprint(*{unwanted} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(["--error", "", "--result", "1"], "--result or --error"), (["--no-retry"], "--no-retry is for a failure")],
+)
+def test_a_completion_by_hand_is_a_result_or_a_failure(
+    capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    assert main(["completions", "finish", "H:node:1", *options]) == 2
+    assert message in capsys.readouterr().err
