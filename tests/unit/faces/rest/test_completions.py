@@ -121,9 +121,9 @@ def test_a_heartbeat_keeps_the_attempt_and_its_end_fails_it() -> None:
     async def test(client: Client, built: Built) -> None:
         worker = AskingWorker(built.node)
         job_id = await submit(built.node)
-        _, token = await worker.awaiting(heartbeat=0.4)
+        _, token = await worker.awaiting(heartbeat=0.9)
         for _ in range(4):
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.3)
             assert (await post(client, token, {"heartbeat": True})).json["state"] == "open"
         assert (await post(client, token, {"progress": {"done": 1, "total": 4, "text": "reads"}})).status == 200
         handle = built.node.service.handles.of(job_id).decode()
