@@ -204,9 +204,15 @@ class Completions:
         found: Sequence[Dated] = await self._commits.committed(FindCompletions([digest]))
         return found[0] if found else None
 
-    async def of_token(self, token: str) -> Dated | None:
-        """Return the row of a token; None for a text that is none, or unknown. The answers are the same. Raises StoreError."""
-        return await self.find(completion_rules.digest_of(token)) if completion_rules.is_token(token) else None
+    async def of_token(self, token: str) -> Completion | None:
+        """Return the row of a token; None for a text that is none, or unknown. Raises StoreError.
+
+        It is a query: strangers may send any number of tokens, and take no place in the commits then.
+        """
+        if not completion_rules.is_token(token):
+            return None
+        found = await self._reads.read(ShowCompletions(digests=(completion_rules.digest_of(token),)))
+        return found[0] if found else None
 
     @staticmethod
     def may_await(job: Job, now_us: int) -> bool:

@@ -88,6 +88,7 @@ class CompletionSuite(StoreFixtures):
         assert of is not None
         assert (of.id, of.state, of.function) == (job.id, State.LEASED, b"f")
         assert store.read(ShowCompletions((job.id,))) == [one]
+        assert store.read(ShowCompletions(digests=(one.digest, b"none"))) == [one]
         assert look(store, b"none") == []
 
     def test_a_job_that_is_not_held_gets_no_token(self, store: Store) -> None:

@@ -52,10 +52,9 @@ class CompletionCalls:
         else:
             answer = self._answer_of(request.result, request.failure)
         digest = digest_of(request.token)
-        found = await self._service.completions.of_token(request.token)
-        if found is None:
+        completion = await self._service.completions.of_token(request.token)
+        if completion is None:
             raise ApiError(Code.COMPLETION_NOT_FOUND, NO_TOKEN_FOUND)
-        completion = found.completion
         act = call.act(of=self._name(completion.job, completion.number), namespace=namespace_of(completion.function))
         return await self._given(digest, answer, act, by_token=True)
 

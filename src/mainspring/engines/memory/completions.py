@@ -83,7 +83,8 @@ async def _forget(tables: MemoryCompletions, operation: ops.ForgetCompletions) -
 
 
 async def _show(tables: Tables, query: ops.ShowCompletions, _: Meter) -> list[Completion]:
-    return [*await MemoryCompletions(tables).of_jobs(query.jobs)]
+    rows = MemoryCompletions(tables)
+    return [*await rows.of_jobs(query.jobs), *await rows.with_digests(query.digests)]
 
 
 HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {

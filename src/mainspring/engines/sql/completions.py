@@ -94,8 +94,9 @@ def handlers(tables: Callable[[Any], CompletionTables]) -> Handlers:
 
 
 async def _show(tx: Any, query: ops.ShowCompletions, _: Meter) -> list[Completion]:
-    sql: Statements = tx.sql
-    return _read(await sql.fetch("completions_of", sql.among(query.jobs)))
+    rows = CompletionRows(tx)
+    of_jobs = await rows.of_jobs(query.jobs) if query.jobs else ()
+    return [*of_jobs, *await rows.with_digests(query.digests)]
 
 
 READERS: Readers = {ops.ShowCompletions: _show}

@@ -147,9 +147,10 @@ class DueCompletions(NamedTuple):
 
 
 class ShowCompletions(Query["list[Completion]"], frozen=True):
-    """Read the tokens of jobs."""
+    """Read the tokens of jobs, or some tokens."""
 
-    jobs: tuple[int, ...]
+    jobs: tuple[int, ...] = ()
+    digests: tuple[bytes, ...] = ()
 
 
 class CompletionTables(Protocol):

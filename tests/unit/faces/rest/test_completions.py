@@ -168,6 +168,7 @@ def test_an_unknown_token_opens_nothing_and_is_recorded_without_its_text() -> No
                 answer = await post(client, token, body)
                 assert (answer.status, answer.problem) == (404, "completion-not-found")
                 assert token == "x" or token not in answer.body.decode()
+        await submit(built.node)  # refusals join the next commit
         assert {(act.what, act.refused) for act in await acts(built)} == {
             ("sign_in", "the completion token is unknown")
         }
