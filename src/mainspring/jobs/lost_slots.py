@@ -14,10 +14,11 @@ import msgspec
 
 from mainspring.access.caller import Act
 from mainspring.callbacks import Callback, CallInProgress, shielded
+from mainspring.clock import to_us
 from mainspring.errors import ConflictError
 from mainspring.events import TakeSlots
 from mainspring.jobs.settlement_records import SettleBatch
-from mainspring.resources.hold_store import FindKept, NoteTaken
+from mainspring.resources.hold_store import FindHolds, FindKept, NoteTaken
 from mainspring.resources.holds import HolderKind
 
 if TYPE_CHECKING:
@@ -89,10 +90,18 @@ class LostSlots:
             for _ in range(LOOKS):
                 await self._later(ASKED_AGAIN / LOOKS)
                 if not await self._reads.read(FindKept(((holder, hold.turn),))):
+                    await self._check_free(hold)
                     return
         raise ConflictError(
             "the node that has the job does not answer; if it is gone, its jobs lose their slots when its lease ends"
         )
+
+    async def _check_free(self, hold: Hold) -> None:
+        """Raise ConflictError if the next lease of a job has taken its slots over: the last one ended before the message came."""
+        query = FindHolds((hold.resource,), to_us(self._clock.wall()))
+        (holding,) = await self._reads.read(query)
+        if any(one.number == hold.number for one in holding.holds):
+            raise ConflictError("the job's work goes on elsewhere, and its next lease has the slots: try again")
 
     def asked(self, message: TakeSlots) -> None:
         """Do what another node asks for, unless the job has other slots by now or has ended."""

@@ -250,7 +250,7 @@ class JobService:
     def tending(self, mine: Callable[[str], bool], interval: float = LIST_INTERVAL) -> Tending:
         """Return the part of the node that looks at managed resources for whose names it is the first in line.
 
-        ``interval``: seconds between its readings of which there are.
+        ``interval``: seconds between two readings of their names.
         """
         resources, changed = self.resources, self.assigner.hold_requests.changed
         self._tending = Tending(

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from mainspring.storage.reads import Reads
 
 LIST_INTERVAL: Final = 30.0
-"""Seconds between two readings of which managed resources there are, at least: a fleet without any pays only for these."""
+"""Least number of seconds between two readings of the names of managed resources. A fleet without any pays only for these."""
 LOST_AFTER_US: Final = 60_000_000
 """Microseconds after which a job that is not in the store was deleted or lost. A node that still submits it then has no lease."""
 IDS: Final = 16

@@ -177,7 +177,7 @@ class FindRunRequests(Query["list[str]"], frozen=True):
 
 
 class FindRunHolds(Query["list[str]"], frozen=True):
-    """Read the keys of the resources of which a run has slots, or for which it waits, in order."""
+    """Read the keys of the resources that a run has slots of or waits for, in order."""
 
     run: int
 

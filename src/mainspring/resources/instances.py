@@ -120,7 +120,7 @@ class Instance(msgspec.Struct, frozen=True, omit_defaults=True):
     text: str = ""
     """Why it is in its state, or why the last step has failed."""
     is_useless: bool = False
-    """Whether a check has said that it is broken or gone: jobs that have it lose their slots. Failed checks do not say so."""
+    """Whether a check has found it broken or gone: jobs that have it lose their slots. A failed check has found nothing."""
 
     @property
     def is_repeated(self) -> bool:

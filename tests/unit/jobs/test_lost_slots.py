@@ -205,6 +205,19 @@ def test_a_late_request_takes_nothing_from_the_next_attempt() -> None:
     assert not two.content.tables.acts
 
 
+def test_slots_that_the_next_lease_takes_over_are_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    two = Two()
+    monkeypatch.setattr(SharedTables, "tell", lambda *_: None)
+    answers = take(two.second, two.hold)
+    rows = two.content.tables.holds
+    rows.discard(two.hold)
+    rows.add(two.hold._replace(turn=two.hold.turn + 1))  # as `hold_store.ask` does
+    two.pass_time(1.0)
+    assert len(answers) == 1
+    assert isinstance(answers[0], ConflictError)
+    assert "next lease" in str(answers[0])
+
+
 def test_a_node_that_does_not_answer_is_named_as_the_reason() -> None:
     two = Two()
     two.content.receivers.pop(two.hold.holder.term)
