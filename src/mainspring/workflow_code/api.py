@@ -36,6 +36,7 @@ from mainspring.errors import JobFailed, UsageError, WorkflowUsageError
 from mainspring.jobs.model import encodable, text_of
 from mainspring.values.model import Published
 from mainspring.workflow_code import guards
+from mainspring.workflow_code.carried import SINCE as CARRIED_SINCE
 from mainspring.workflow_code.children import Children
 from mainspring.workflow_code.holds import Hold, Holds
 from mainspring.workflow_code.loop import SHIELDED
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from mainspring.client.inside import ActivityCall, ChildCall
     from mainspring.client.resources import HeldSlots
     from mainspring.resources.rules import UseSpec
+    from mainspring.workflow_code.carried import CarriedResults
     from mainspring.workflow_code.children import ChildJob
     from mainspring.workflow_code.loop import DurableTimer, WorkflowLoop
     from mainspring.workflow_code.matching import Same
@@ -93,6 +95,7 @@ class Calls:
         issue: Callable[..., None],
         sides: dict[int, history.MarkerRecorded],
         patches: Patches,
+        carried: CarriedResults | None = None,
     ) -> None:
         self.state = state
         self.loop = loop
@@ -102,6 +105,8 @@ class Calls:
         self._sides = sides
         """Recorded side effects that the code has not called yet, by number."""
         self.patches = patches
+        self._carried = carried
+        """Results that a rerun has taken over."""
         self.side_effects = 0
         """How many side effects the code has called."""
         self.timers: dict[str, DurableTimer] = {}
@@ -112,7 +117,7 @@ class Calls:
         self.defect: Parked | None = None
         """A defect for which the code stopped."""
         self._numbers = Numbers()
-        self.children: Children = Children(state, loop, self.closing, issue, self._numbers)
+        self.children: Children = Children(state, loop, self.closing, issue, self._numbers, carried)
         self.holds = Holds(state, loop, issue, self._numbers)
         self._scheduled: dict[int, WorkflowJob[Any]] = {}
         """The same by the event that scheduled them."""
@@ -134,6 +139,11 @@ class Calls:
         """Receivers of signals that wait until it is known whether the run goes on."""
         self.receivers: dict[str, int] = {}
         """How many receivers wait for signals of each name."""
+
+    @property
+    def carried(self) -> CarriedResults | None:
+        """The results that calls of this decision get; None: all execute."""
+        return self._carried if self.state.semantics >= CARRIED_SINCE else None
 
     def next_number(self) -> int:
         """Return the number of a new command."""
@@ -190,11 +200,13 @@ class Calls:
         if command.number != number:
             command = msgspec.structs.replace(command, number=number, activity_id=str(number))
         mode = call.options.cancel or "try"
-        if mode == "abandon":
-            self.children.count_lasting()
         job: WorkflowJob[Any] = WorkflowJob(
             self.loop, call.connections, call.name, number, call.decode, self._cancel_activity, mode
         )
+        if (carried := self.carried) is not None and carried.activity(command.function, command.input, job.take_over):
+            return job
+        if mode == "abandon":
+            self.children.count_lasting()
         self.closing.add(job)
         self.activities[command.activity_id] = job
         self._issue(command, same)
@@ -259,7 +271,8 @@ class Calls:
     ) -> WorkflowJob[Any]:
         """Run a function as a local step."""
         self._check_evicted()
-        return self.steps.start(function, args, kwargs, name, record, transaction, keeps=self.state.replaying)
+        keeps = self.state.replaying
+        return self.steps.start(function, args, kwargs, name, record, transaction, self.carried, keeps=keeps)
 
     # ---- side effects ----
 
@@ -269,6 +282,7 @@ class Calls:
         name = check_short(getattr(function, "__qualname__", ""), "the name of the function of a side effect")
         number = self.side_effects = self.side_effects + 1
         found = self._sides.pop(number, None)
+        carried = self._carried_side_effect(name)  # a replay takes it, too, so that the next call gets the next one
         if found is None:
             if self.state.complete:
                 self.difference = Mismatch("nothing", f"side effect #{number} {name}")
@@ -276,7 +290,7 @@ class Calls:
             if self.state.only_replays:
                 self.difference = EndOfHistory()
                 raise Evicted
-            result, is_failure = self._run_side_effect(function, f"side effect #{number} {name}")
+            result, is_failure = carried or self._run_side_effect(function, f"side effect #{number} {name}")
         else:
             result, is_failure = found.details, found.failed
         digest = digest_of(name.encode(), b"failed", result) if is_failure else digest_of(name.encode(), result)
@@ -286,6 +300,17 @@ class Calls:
         if is_failure:
             raise recorded_error(f"side effect #{number} {name}", result)
         return _decode_any(result) if result else None
+
+    def _carried_side_effect(self, name: str) -> tuple[bytes, bool] | None:
+        """Return the result that a rerun has taken over for a side effect. It is recorded as one of this run."""
+        found: list[bytes] = []
+
+        def give(result: bytes) -> bool:
+            found.append(result)
+            return True
+
+        carried = self.carried
+        return (found[0], False) if carried is not None and carried.side_effect(name, give) else None
 
     def _run_side_effect(self, function: Callable[[], Any], title: str) -> tuple[bytes, bool]:
         """Return the encoded result of a side effect, or its error and True."""

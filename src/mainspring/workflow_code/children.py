@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mainspring.client.run import encode_signal
 from mainspring.errors import JobFailed, JobTimedOut, NotFoundError, UsageError, WorkflowUsageError
 from mainspring.ids import Handles
+from mainspring.workflow_code.carried import SINCE as CARRIED_SINCE
 from mainspring.workflow_code.model import Evicted
 from mainspring.workflow_code.workflow_jobs import PRIORITIES, WorkflowJob, check_size, error_of
 from mainspring.workflows.history import ChildPolicy
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from mainspring.client.inside import ChildCall
     from mainspring.client.run import SignalType
+    from mainspring.workflow_code.carried import CarriedResults
     from mainspring.workflow_code.loop import WorkflowLoop
     from mainspring.workflow_code.matching import Same
     from mainspring.workflow_code.model import RunState
@@ -45,6 +47,8 @@ class ChildJob(WorkflowJob[R]):
     def __init__(self, send: Callable[[ChildJob[Any], str, bytes], asyncio.Future[None]], *args: Any) -> None:
         super().__init__(*args)
         self._send = send
+        self.is_carried = False
+        """Whether it was a child of an earlier run, whose result this run has taken over."""
 
     def signal(self, signal: SignalType[Any] | str, value: Any = None) -> asyncio.Future[None]:
         """Send the child a signal. Awaiting it returns when the child has it, and raises NotFoundError if it is not open."""
@@ -68,6 +72,7 @@ class Children:
         closing: Closing,
         issue: Callable[..., None],
         numbers: Numbers,
+        carried: CarriedResults | None = None,
     ) -> None:
         self._state = state
         self._loop = loop
@@ -82,6 +87,8 @@ class Children:
         """Requests that are not recorded yet, and what they do, by the numbers of their commands."""
         self._sent: dict[int, tuple[asyncio.Future[None], str]] = {}
         """Recorded requests without an answer, and what they do, by the events that initiated them."""
+        self._carried = carried
+        """Results that a rerun has taken over."""
         self.lasting = 0
         """The number of the code's calls whose effects go on after the end of the run."""
 
@@ -122,6 +129,10 @@ class Children:
             self._cancel,
             options.cancel or "try",
         )
+        carried = self._carried if self._state.semantics >= CARRIED_SINCE else None
+        if carried is not None and carried.child(call.name, payload, job.take_over):
+            job.is_carried = True
+            return job
         self.lasting += 1
         self._closing.add(job)
         self._jobs[number] = job
@@ -153,6 +164,10 @@ class Children:
         if self._state.evicted:
             raise Evicted
         check_size(data, self._state.limits.largest, f"the value of signal {name}")
+        if job.is_carried:
+            ended: asyncio.Future[None] = self._loop.create_future()
+            ended.set_exception(NotFoundError(f"{job.handle} has ended in an earlier run: it takes no signal {name}"))
+            return ended
         number = self._numbers.next()
         self._issue(SignalExternalWorkflowExecution(number, "", name, 0, data, child=job.number))
         return self._request(number, f"signal {name} to {job.handle}")

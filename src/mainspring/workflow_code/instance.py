@@ -17,6 +17,7 @@ from mainspring.errors import JobFailed, JobTimedOut, PayloadError
 from mainspring.workflow_code import guards
 from mainspring.workflow_code.activation import Activation, CommandLog
 from mainspring.workflow_code.api import Calls, Patches
+from mainspring.workflow_code.carried import CarriedResults
 from mainspring.workflow_code.children import Children
 from mainspring.workflow_code.endings import close_of, defect_of, release, same_close, throw_evicted
 from mainspring.workflow_code.loop import DurableTimer, WorkflowLoop, check_timer
@@ -25,6 +26,7 @@ from mainspring.workflow_code.matching import CLOSING, Mismatch, describe_event,
 from mainspring.workflow_code.model import RunState, Turn
 from mainspring.workflow_code.workflow_jobs import error_of, read_failure
 from mainspring.workflows import history
+from mainspring.workflows.carrying import is_carried
 from mainspring.workflows.history import STEP_TIMER, MarkerName
 from mainspring.workflows.model import DEPTH_LASTS_US, SEMANTICS, Limits, Parked
 from mainspring.workflows.requests import CancelTimer, StartTimer, StepResult
@@ -78,6 +80,7 @@ class Instance(RunState):
         self._sides: dict[int, history.MarkerRecorded] = {}
         """Recorded side effects that the code has not called yet, by number."""
         self._patches = Patches(self._commands.issue)
+        self._carried = CarriedResults()
         self._activation = Activation()
         self._parked: Parked | None = None
 
@@ -250,6 +253,9 @@ class Instance(RunState):
         elif kind is history.MarkerRecorded:
             if event.native and event.name == MarkerName.STEP:
                 self._take_marker(event)
+            elif is_carried(event):
+                self._carried.add(event)
+                self.size += len(event.details)
         elif kind is history.TimerStarted:
             if not event.decision_completed and event.timer_id.startswith(STEP_TIMER):
                 self._attempts[event.number] = int(event.control), event.fire_us
@@ -354,7 +360,8 @@ class Instance(RunState):
         if event.depth:
             self._follow(event.depth, event.depth_us or event.at_us)
         loop = self._loop = WorkflowLoop(event.seed, self._cancel_timer, self._check_timer)  # type: ignore[abstract] # set by name
-        calls = self._calls = Calls(self, loop, event, self._commands.issue, self._sides, self._patches)
+        carried = self._carried or None
+        calls = self._calls = Calls(self, loop, event, self._commands.issue, self._sides, self._patches, carried)
         loop.workflow_calls = calls
         self.size += len(event.input) * VALUE_FACTOR
         code = self.code

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from mainspring.client.inside import ActivityCall
     from mainspring.client.options import CancelMode
+    from mainspring.workflow_code.carried import CarriedResults
     from mainspring.workflow_code.loop import WorkflowLoop
     from mainspring.workflow_code.model import Record, StepOutcome, Transaction
 
@@ -150,6 +151,15 @@ class WorkflowJob(Job[R], asyncio.Future[R]):  # result, cancel and others are c
             self.fail(error)
         else:
             self.set_result(value)
+
+    def take_over(self, data: bytes) -> bool:
+        """Set the result to that of an earlier run. Return False if today's code cannot read it: then the job has to execute."""
+        try:
+            value = self.decode(data)
+        except Exception:  # noqa: BLE001 - of whatever the type of the result is
+            return False
+        self.set_result(value)
+        return True
 
     def fail(self, error: Exception) -> None:
         """Set the error."""
@@ -530,16 +540,22 @@ class LocalSteps:
         name: str | None,
         record: Record,
         transaction: Transaction | None = None,
+        carried: CarriedResults | None = None,
         *,
         keeps: bool,
     ) -> WorkflowJob[Any]:
-        """Run a function as a local step. ``keeps``: keep its arguments, to compare them with recorded ones."""
+        """Run a function as a local step, unless ``carried`` has its result.
+
+        ``keeps``: keep its arguments, to compare them with recorded ones.
+        """
         number = self._last + 1
         call = build_step(number, function, args, kwargs, name, record, self._largest, self._signatures, transaction)
         self._last = number
         job: WorkflowJob[Any] = WorkflowJob(
             self._loop, None, call.name, number, call.signature.decode_result, self._cancel
         )
+        if carried is not None and carried.step(call.name, call.payload, job.take_over):
+            return job
         self._steps[number] = LocalStep(call, job, (args, kwargs) if keeps else None)
         self._fresh.append(number)
         return job

@@ -51,6 +51,7 @@ from mainspring.workflows import (
     other_runs,
     requests,
 )
+from mainspring.workflows.carrying import marker_attributes
 from mainspring.workflows.draft import (
     close,
     ensure_room,
@@ -76,6 +77,7 @@ from mainspring.workflows.requests import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from mainspring.workflows.carrying import Carried
     from mainspring.workflows.draft import Draft
     from mainspring.workflows.history import Event
     from mainspring.workflows.model import State
@@ -105,8 +107,12 @@ def begin_run(
     parent_run: int = 0,
     parent_initiated: int = 0,
     depth: int = 0,
+    carried: Sequence[Carried] = (),
 ) -> None:
-    """Begin a run and ask for its first decision. ``timeout`` is at most the limit of the node, which 0 stands for."""
+    """Begin a run and ask for its first decision. ``timeout`` is at most the limit of the node, which 0 stands for.
+
+    ``carried``: the results that it takes over as a rerun.
+    """
     longest = draft.limits.timeout
     draft.record(
         history.WorkflowExecutionStarted,
@@ -130,6 +136,8 @@ def begin_run(
         **recorded(draft.limits),
         depth=depth,
     )
+    for result in carried:
+        draft.record(history.MarkerRecorded, **marker_attributes(result))
     schedule_decision(draft)
 
 

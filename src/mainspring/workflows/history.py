@@ -694,6 +694,13 @@ class MarkerName(StrEnum):
     """It gives them back, or does not wait for them any more."""
     WITHDRAW = "withdraw"
     """It has waited for them for long enough."""
+    CARRIED_STEP = "carried-step"
+    """A result that a rerun has taken over from the run before; see ``workflows.carrying``."""
+    CARRIED_ACTIVITY = "carried-activity"
+    CARRIED_CHILD = "carried-child"
+    CARRIED_SIDE = "carried-side"
+    GIVEN_RESULT = "given-result"
+    """A result that the person who began the rerun has given."""
 
 
 class MarkerRecorded(Event, frozen=True, tag=27):
@@ -708,9 +715,11 @@ class MarkerRecorded(Event, frozen=True, tag=27):
     # Not in SWF:
     native: bool = False
     number: int = 0
-    """The number of the step, the side effect or the patch among those of its name in the run."""
+    """The number of the step, the side effect or the patch among those of its name in the run. Of a carried result: its event in
+    the run before."""
     batch: int = 0
-    """The results of one batch came in one turn of the worker's loop; batches of a decision are numbered from 1."""
+    """The results of one batch came in one turn of the worker's loop; batches of a decision are numbered from 1. Of a given
+    result: the number of the call that gets it; 0 for each."""
     seen: int = 0
     now_us: int = 0
     """``seen`` and ``now_us`` of the decision, so that a lost one can be resumed."""

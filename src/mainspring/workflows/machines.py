@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from mainspring.errors import IllegalTransitionError
 from mainspring.jobs.model import describe_failure
 from mainspring.workflows import history
+from mainspring.workflows.carrying import is_carried
 from mainspring.workflows.history import LACKING, Event, MarkerName, handlers_by_kind, is_hold_answer, kinds
 from mainspring.workflows.model import REQUESTS_KEPT, OpenActivity, OpenChild, OpenTimer, Status, depth_of
 
@@ -213,6 +214,8 @@ def _decision_marked(state: State, event: history.MarkerRecorded) -> None:
             state.holds[event.number] = event.id
         elif event.native and event.name == MarkerName.RELEASE:
             state.holds.pop(event.number, None)
+        return
+    if is_carried(event) and not state.scheduled and not state.decided_us:
         return
     if phase_of_decision(state) not in _DECIDING or event.number in state.steps:
         raise illegal(event, "is a step that is already recorded, or outside of a decision")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 YEAR: Final = 366 * 86_400.0
 """Seconds; the longest execution timeout, and the default."""
 
-SEMANTICS: Final = 2
+SEMANTICS: Final = 3
 """The newest behaviour of workflow code: how it is cancelled, ends and receives.
 
 A decision records the behaviour with which it was made, and each replay repeats it with the same one. So a version of Mainspring
@@ -51,6 +51,7 @@ can change what the same code does, and go on with the runs that an earlier one 
 |   | Errors inside of exception groups, and those of refused calls, park it. Failures of side effects are recorded. |
 |   | ``map`` lets ContinueAsNew pass. The next run gets signals with which tasks have only begun. |
 | 2 | A result that does not have the declared type fails the run. Values that JSON would change are refused. |
+| 3 | Calls of a rerun get the results that it has taken over; see ``workflows.carrying``. |
 """
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from mainspring.resources.holds import HoldAnswer
+    from mainspring.workflows.carrying import Carried
     from mainspring.workflows.requests import StepResult
 
 START_US = 1_700_000_000_000_000
@@ -58,8 +59,12 @@ class FakeNode:
         limits: Limits | None = None,
         others: OtherRuns | None = None,
         after: FakeNode | None = None,
+        carried: Sequence[Carried] = (),
     ) -> None:
-        """Begin a run with a payload, or, if ``after`` has closed so, the run that continues it."""
+        """Begin a run with a payload, or, if ``after`` has closed so, the run that continues it.
+
+        ``carried``: the results that it takes over as a rerun.
+        """
         self.limits = limits or Limits()
         self.others = others or OtherRuns(random.Random(seed))
         """The runs that get this one's requests."""
@@ -79,7 +84,16 @@ class FakeNode:
         draft = self._draft()
         if after is None:
             execution.begin_run(
-                draft, type="test", version="1", input=payload, run=1, root=1, workflow_id="w-1", seed=seed, timeout=0
+                draft,
+                type="test",
+                version="1",
+                input=payload,
+                run=1,
+                root=1,
+                workflow_id="w-1",
+                seed=seed,
+                timeout=0,
+                carried=carried,
             )
         else:
             draft.now_us = self.now_us = after.now_us

@@ -11,6 +11,7 @@ import pytest
 from mainspring import App, workflow
 from mainspring.worker.workflows.replay_checks import replay
 from mainspring.workflows import history as h
+from mainspring.workflows.model import SEMANTICS
 
 from .fake_node import FakeNode, FakeWorker, code_of
 
@@ -350,5 +351,5 @@ def test_a_replay_repeats_each_decision_with_the_behaviour_that_it_had(monkeypat
         worker.node.request_cancel()
         worker.decide()
     assert trace == []  # the cancellation took the place of the result
-    assert [one.semantics for one in worker.node.events if isinstance(one, h.DecisionTaskCompleted)] == [2, 0]
+    assert [one.semantics for one in worker.node.events if isinstance(one, h.DecisionTaskCompleted)] == [SEMANTICS, 0]
     replays(worker)
