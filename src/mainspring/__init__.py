@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from mainspring.client.providers import Provide
     from mainspring.client.resources import HeldSlots
     from mainspring.client.run import Run
+    from mainspring.codecs import Codec, PayloadContext, Zlib
     from mainspring.definitions import CoroutineTask, ExternalTask, Task, Workflow
     from mainspring.errors import (
+        CodecError,
         CompensationFailed,
         ConflictError,
         ConnectionLostError,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
         JobFailed,
         JobLost,
         JobTimedOut,
+        LostKeyError,
         MainspringError,
         MapFailed,
         NoAnswerError,
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "mainspring.app": ("App",),
     "mainspring.client.event": ("Event", "EventData"),
+    "mainspring.codecs": ("Codec", "PayloadContext", "Zlib"),
     "mainspring.client.events": ("EventsMissedError",),
     "mainspring.client.external": ("Done", "ExternalWork", "Failed", "Running", "Throttled"),
     "mainspring.client.job": ("Job", "LogLine"),
@@ -66,6 +70,7 @@ _MODULES = {
     "mainspring.client.outcomes": ("Data", "Missed", "Progress", "Warned"),
     "mainspring.workflow_code.channels": ("Channel",),
     "mainspring.errors": (
+        "CodecError",
         "CompensationFailed",
         "ConflictError",
         "ConnectionLostError",
@@ -76,6 +81,7 @@ _MODULES = {
         "JobFailed",
         "JobLost",
         "JobTimedOut",
+        "LostKeyError",
         "MainspringError",
         "MapFailed",
         "NoAnswerError",
@@ -99,6 +105,8 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 __all__ = [
     "App",
     "Channel",
+    "Codec",
+    "CodecError",
     "CompensationFailed",
     "ConflictError",
     "ConnectionLostError",
@@ -124,11 +132,13 @@ __all__ = [
     "JobStopped",
     "JobTimedOut",
     "LogLine",
+    "LostKeyError",
     "MainspringError",
     "MapFailed",
     "Missed",
     "NoAnswerError",
     "NotFoundError",
+    "PayloadContext",
     "PayloadError",
     "Progress",
     "Provide",

@@ -34,6 +34,7 @@ from mainspring.client.options import (
 from mainspring.client.providers import Provided, check_needs, check_provider
 from mainspring.client.resources import LabelledResource, Resource, build_resource, uses_of
 from mainspring.client.submission import Key, Unique, check_keep_unique
+from mainspring.codecs import Codecs
 from mainspring.definitions import (
     CoroutineTask,
     Define,
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
     from datetime import date, datetime
 
+    from mainspring.codecs import Codec
     from mainspring.worker.registry import Middleware
     from mainspring.worker.runtime import Worker
     from mainspring.worker.settings import WorkerSettings
@@ -106,7 +108,10 @@ class App(AppClient):
     ``request_timeout`` is how long a submit, or another request, waits for the server's answer before it raises
     NoAnswerError. The default is MAINSPRING_REQUEST_TIMEOUT, or else 10 seconds. Waits for jobs have limits of their own.
 
-    Raises UsageError for an invalid store, namespace or limit.
+    ``codec`` encodes payloads before they leave the process, and decodes those that come in: with encryption, servers and stores
+    have no plain ones. Of several codecs, the first encodes. See `mainspring.codecs`.
+
+    Raises UsageError for an invalid store, namespace, limit or codec.
     """
 
     def __init__(
@@ -118,11 +123,13 @@ class App(AppClient):
         store: str | ZooKeeper | None = None,
         namespace: str | None = None,
         request_timeout: Duration | None = None,
+        codec: Codec | Sequence[Codec] | None = None,
     ) -> None:
         check_store(store)
-        super().__init__(server, tls, self._check_given, namespace, request_timeout)
+        codecs = Codecs(codec)
+        super().__init__(server, tls, self._check_given, namespace, request_timeout, codecs)
         self._store = store
-        self.registry = Registry()
+        self.registry = Registry(codecs=codecs)
         self._included: list[str] = []
         self._place = _globals_of_creator(self)
         self.schedules = Declarations(name, self._default_name, self.connections)

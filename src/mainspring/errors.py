@@ -3,6 +3,8 @@
 MainspringError
 ├── UsageError                the request is wrong, whatever the state of the system
 │   ├── PayloadError          a payload or a result does not fit the task's types, or cannot be written as JSON
+│   │   └── CodecError        the App's codec cannot encode or decode a payload
+│   │       └── LostKeyError  it lacks the key, or the App the codec, with which a payload was encoded
 │   ├── SettingsError         a setting, an option or an address is wrong
 │   └── WorkflowUsageError    workflow code does what it cannot repeat; or a call works only inside of workflows
 ├── ServerError               a server answered with an error, or could not answer
@@ -58,6 +60,30 @@ class PayloadError(UsageError):
 
     received = False
     """Whether the value came to a workflow from elsewhere, such as a result, a signal or its input."""
+
+
+class CodecError(PayloadError):
+    """The codec of an App (`mainspring.codecs`) cannot encode or decode a payload."""
+
+
+class LostKeyError(CodecError):
+    """A payload was encoded with a key that the reader does not have. A codec raises it as ``LostKeyError(context.key)``.
+
+    ``codec`` is the codec's name; ``codecs`` names those of the App, if this one is not among them.
+    """
+
+    def __init__(self, key: str, codec: str = "", codecs: str | None = None) -> None:
+        named = f"key {key!r}" if key else "no key"
+        if codecs is None:
+            text = f"a payload was encoded with {named} of codec {codec!r}, which does not have it: give the codec this key again"
+        else:
+            text = (
+                f"a payload was encoded with codec {codec!r} and {named}, and the App has {codecs or 'no codec'}: give the App this"
+                " codec, App(codec=…)"
+            )
+        super().__init__(text)
+        self.key = key
+        self.codec = codec
 
 
 class SettingsError(UsageError):

@@ -16,6 +16,7 @@ from mainspring.client.operating import Functions, Jobs, Runs
 from mainspring.client.options import Options, check_name, check_text, refusal, seconds
 from mainspring.client.sockets import tls_of_environment
 from mainspring.client.submission import Submission, Verbatim
+from mainspring.codecs import NO_CODECS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from mainspring.client.job import Job
     from mainspring.client.options import Duration
     from mainspring.client.submission import Check
+    from mainspring.codecs import Codecs
 
 R = TypeVar("R")
 
@@ -41,6 +43,7 @@ class AppClient:
         check: Check,
         namespace: str | None = None,
         request_timeout: Duration | None = None,
+        codecs: Codecs = NO_CODECS,
     ) -> None:
         if server is not None:
             check_text(server, "server", "HOST:PORT, or several with commas")
@@ -56,7 +59,7 @@ class AppClient:
         self._namespace = namespace
         self._request_timeout = None if request_timeout is None else check_limit(request_timeout, "request_timeout")
         self.connections = Connections(
-            self.servers, self.tls, lambda: self.namespace, lambda: limit_or_default(self._request_timeout)
+            self.servers, self.tls, lambda: self.namespace, lambda: limit_or_default(self._request_timeout), codecs
         )
         self.jobs = Jobs(self.connections)
         self.runs = Runs(self.connections)

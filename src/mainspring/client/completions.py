@@ -29,11 +29,11 @@ class Completions(OnServers):
 
     def complete(self, token: str, result: Any = None) -> CompletionInfo:
         """Let the job of a token succeed with a result."""
-        return self._answer(_result(token, result))
+        return self._answer(self._result(token, result))
 
     async def acomplete(self, token: str, result: Any = None) -> CompletionInfo:
         """As ``complete``."""
-        return await self._aanswer(_result(token, result))
+        return await self._aanswer(self._result(token, result))
 
     def fail(
         self,
@@ -73,15 +73,16 @@ class Completions(OnServers):
         """As ``heartbeat``."""
         return await self._aanswer({"token": token, "heartbeat": True})
 
+    def _result(self, token: str, result: Any) -> dict[str, Any]:
+        data = encode_json(result, "the result of a completion token")
+        encoded = self._connections.codecs.encode_json(data, "result", repeatable=True)
+        return {"token": token, "result": msgspec.Raw(encoded)}
+
     def _answer(self, params: Mapping[str, Any]) -> CompletionInfo:
         return _info(self._connections.blocking().call(_CALL, dict(params)))
 
     async def _aanswer(self, params: Mapping[str, Any]) -> CompletionInfo:
         return _info(await self._connections.aio().call(_CALL, dict(params)))
-
-
-def _result(token: str, result: Any) -> dict[str, Any]:
-    return {"token": token, "result": msgspec.Raw(encode_json(result, "the result of a completion token"))}
 
 
 def _failure(token: str, message: str, kind: str, *, retry: bool) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from mainspring.client.blocking import Client
 from mainspring.client.environment import REQUEST_TIMEOUT_VARIABLE, token_of_environment
 from mainspring.client.inside import check_may_block, check_outside
 from mainspring.client.options import seconds
+from mainspring.codecs import NO_CODECS, Codecs
 from mainspring.client.session import REQUEST_TIMEOUT
 from mainspring.errors import SettingsError, UsageError
 from mainspring.namespaces import DEFAULT
@@ -79,7 +80,10 @@ class Connections:
         tls: Callable[[], ssl.SSLContext | None] = lambda: None,
         namespace: Callable[[], str] = lambda: DEFAULT,
         request_timeout: Callable[[], float] = lambda: REQUEST_TIMEOUT,
+        codecs: Codecs = NO_CODECS,
     ) -> None:
+        self.codecs = codecs
+        """What encodes payloads before they are sent."""
         self._servers = servers
         self._tls = tls
         self._namespace = namespace

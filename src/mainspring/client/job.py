@@ -14,7 +14,7 @@ import msgspec
 from mainspring.client.acts import JobActs
 from mainspring.client.connections import OnServers
 from mainspring.client.options import Duration, seconds
-from mainspring.client.outcomes import Outcome, failure
+from mainspring.client.outcomes import Data, Outcome, failure
 from mainspring.client.payload import result_decoder
 from mainspring.client.session import RECONNECT_TIMEOUT, delays
 from mainspring.errors import ConnectionLostError, JobError, NotFoundError, UsageError
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mainspring.client.blocking import Client
     from mainspring.client.connections import Connections
     from mainspring.client.outcomes import JobEvent
+    from mainspring.codecs import Codecs
 
 METHOD: Final = "jobs.logs"
 WAIT: Final = 10.0
@@ -126,11 +127,15 @@ class PublishedValue:
     """The number of the change among those of the job: ``wait_value(…, after=number)`` waits for a later one."""
 
 
-def published(given: dict[str, Any]) -> PublishedValue:
-    """Return a value of a server's answer."""
+def published(given: dict[str, Any], codecs: Codecs) -> PublishedValue:
+    """Return a value of a server's answer. Raises CodecError."""
     at = given["at"]
     at = None if at is None else datetime.fromisoformat(at)
-    return PublishedValue(given["value"], at, given["attempt"], given["number"])
+    return PublishedValue(_plain_value(given, codecs), at, given["attempt"], given["number"])
+
+
+def _plain_value(given: dict[str, Any], codecs: Codecs) -> Any:
+    return codecs.decode_json(given["value"], "value", given["name"]) if codecs else given["value"]
 
 
 def value_of(handle: str, name: str) -> dict[str, Any]:
@@ -138,11 +143,12 @@ def value_of(handle: str, name: str) -> dict[str, Any]:
     return {"handle": handle, "name": check_name(name)}
 
 
-def read_value(given: dict[str, Any], kind: Any) -> Any:
+def read_value(given: dict[str, Any], kind: Any, codecs: Codecs) -> Any:
     """Return a value of a server's answer, read as a type. Raises PayloadError."""
+    value = _plain_value(given, codecs)
     if kind is Any:
-        return given["value"]
-    return result_decoder(kind, f"the value {given['name']!r}")(msgspec.json.encode(given["value"]))
+        return value
+    return result_decoder(kind, f"the value {given['name']!r}")(msgspec.json.encode(value))
 
 
 class ValueWait:
@@ -305,7 +311,7 @@ class Job(JobActs, Generic[R]):
             if isinstance(event, Outcome):
                 self._outcome = event
             else:
-                yield event
+                yield self._plain(event)
 
     def astream(self, timeout: Duration | None = None) -> AsyncGenerator[JobEvent]:
         """Yield the events of the job's task, like ``stream``, for ``async for``."""
@@ -319,7 +325,11 @@ class Job(JobActs, Generic[R]):
                 if isinstance(event, Outcome):
                     self._outcome = event
                 else:
-                    yield event
+                    yield self._plain(event)
+
+    def _plain(self, event: JobEvent) -> JobEvent:
+        codecs = self._connections.codecs
+        return Data(codecs.decode(event.data, "data")) if codecs and isinstance(event, Data) else event
 
     def logs(self, tail: int = 200, level: str = "debug") -> list[LogLine]:
         """Return the last lines that the job's tasks have logged, at most 1000, without those below a level.
@@ -369,12 +379,12 @@ class Job(JobActs, Generic[R]):
         Raises NotFoundError if there is none, or the server does not have the job; PayloadError if it does not have the type.
         """
         answer = self._connections.blocking().call(VALUE, value_of(self.handle, name))
-        return read_value(answer, type)
+        return read_value(answer, type, self._connections.codecs)
 
     async def avalue(self, name: str, *, type: Any = Any) -> Any:  # noqa: A002
         """Return the last value of a name, like ``value``."""
         answer = await self._connections.aio().call(VALUE, value_of(self.handle, name))
-        return read_value(answer, type)
+        return read_value(answer, type, self._connections.codecs)
 
     def values(self) -> dict[str, PublishedValue]:
         """Return the last value of each name that the job or run has published.
@@ -382,12 +392,12 @@ class Job(JobActs, Generic[R]):
         Raises NotFoundError if the server does not have the job.
         """
         answer = self._connections.blocking().call(VALUES, {"handle": self.handle})
-        return {one["name"]: published(one) for one in answer["items"]}
+        return {one["name"]: published(one, self._connections.codecs) for one in answer["items"]}
 
     async def avalues(self) -> dict[str, PublishedValue]:
         """Return the last value of each name, like ``values``."""
         answer = await self._connections.aio().call(VALUES, {"handle": self.handle})
-        return {one["name"]: published(one) for one in answer["items"]}
+        return {one["name"]: published(one, self._connections.codecs) for one in answer["items"]}
 
     def wait_value(self, name: str, timeout: Duration | None = None, *, type: Any = Any, after: int = 0) -> Any:  # noqa: A002
         """Wait until the job or run has published a value under a name, and return it; at once if it has already.
@@ -399,7 +409,7 @@ class Job(JobActs, Generic[R]):
         """
         limit = None if timeout is None else seconds(timeout, "timeout")
         found = awaited_value(self._connections.blocking(), ValueWait(self.handle, name, after, limit))
-        return read_value(found, type)
+        return read_value(found, type, self._connections.codecs)
 
     async def await_value(self, name: str, timeout: Duration | None = None, *, type: Any = Any, after: int = 0) -> Any:  # noqa: A002, ASYNC109 - the same as in wait_value
         """Wait until the job or run has published a value under a name, like ``wait_value``."""
@@ -412,7 +422,7 @@ class Job(JobActs, Generic[R]):
                 await asyncio.sleep(wait.lost(error, time.monotonic()))
             else:
                 if (found := wait.take(answer, time.monotonic())) is not None:
-                    return read_value(found, type)
+                    return read_value(found, type, self._connections.codecs)
 
     def cancel(self, reason: str = "") -> str:
         """Cancel the job. Return ``cancelled``; ``running`` if its worker was asked to stop; or the outcome of an ended job.
@@ -456,7 +466,12 @@ class Job(JobActs, Generic[R]):
         error = failure(outcome)
         if error is not None:
             raise error
-        return self.decode(outcome.data)
+        return self.read(outcome.data)
+
+    def read(self, data: bytes) -> R:
+        """Return the result of a job that has succeeded, as a server sends it. Raises PayloadError."""
+        codecs = self._connections.codecs
+        return self.decode(codecs.decode(data, "result") if codecs else data)
 
 
 class SubmittedJob(Job[R]):
@@ -474,7 +489,7 @@ def results(connections: Connections, jobs: Sequence[Job[R]], limit: float | Non
     for job, outcome in zip(jobs, outcomes, strict=False):
         if (error := failure(outcome)) is not None:
             raise error
-        yield job.decode(outcome.data)
+        yield job.read(outcome.data)
 
 
 async def aresults(connections: Connections, jobs: Sequence[Job[R]]) -> AsyncGenerator[R]:
@@ -483,7 +498,7 @@ async def aresults(connections: Connections, jobs: Sequence[Job[R]]) -> AsyncGen
     async for outcome in connections.aio().outcomes(job.handle for job in jobs):
         if (error := failure(outcome)) is not None:
             raise error
-        yield next(ordered).decode(outcome.data)
+        yield next(ordered).read(outcome.data)
 
 
 def check_handle(handle: str) -> str:

@@ -133,7 +133,7 @@ class Run(Job[R], RunActs):
         ConflictError if the run has ended or takes no more signals.
         """
         if (inbox := inbox_of(connection, schema)) is not None:
-            inbox.signal(self.key, *encode_signal(signal, value), request, self._connections.namespace)
+            inbox.signal(self.key, *self._encode(signal, value), request, self._connections.namespace)
             return
         self._connections.blocking().call(_SIGNAL, self._signal(signal, value, request))
 
@@ -168,7 +168,7 @@ class Run(Job[R], RunActs):
     ) -> None:
         """Send a signal, like ``signal``."""
         if (inbox := inbox_of(connection, schema)) is not None:
-            await inbox.asignal(self.key, *encode_signal(signal, value), request, self._connections.namespace)
+            await inbox.asignal(self.key, *self._encode(signal, value), request, self._connections.namespace)
             return
         await self._connections.aio().call(_SIGNAL, self._signal(signal, value, request))
 
@@ -215,8 +215,13 @@ class Run(Job[R], RunActs):
         params = {"key": self.key, "reason": reason}
         return params if children is None else {**params, "children": check_child_policy(children, "children")}
 
-    def _signal(self, signal: SignalType[Any] | str, value: Any, request: str | None) -> dict[str, Any]:
+    def _encode(self, signal: SignalType[Any] | str, value: Any) -> tuple[str, bytes]:
+        """Return the name and the payload of a signal, as it leaves the process."""
         name, data = encode_signal(signal, value)
+        return name, self._connections.codecs.encode(data, "signal", name)
+
+    def _signal(self, signal: SignalType[Any] | str, value: Any, request: str | None) -> dict[str, Any]:
+        name, data = self._encode(signal, value)
         params = {"key": self.key, "name": name, "payload": b64encode(data).decode()}
         return params if request is None else {**params, "request": request}
 

@@ -6,6 +6,7 @@ A submit can be part of a transaction of the caller: the job then exists if and 
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from mainspring.client.connections import check_limit
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+BY_PAYLOAD: Final = "-"
+"""The unique by which the server names a job after its payload."""
 _JSON_BEGINS: Final = frozenset({b"[", b"{"})
 
 
@@ -405,11 +408,16 @@ class Submission(Generic[P, R]):
             wire_options = replace(self._options, concurrency_key=key or None).wire()
         keyed = self._options.request_key is not None
         # The server names such a job after its payload.
-        payload = (self._codec.encode_alike if unique == "-" else self._codec.encode)(args, kwargs)
+        payload = (self._codec.encode_alike if unique == BY_PAYLOAD else self._codec.encode)(args, kwargs)
         if len(payload) > SHORTEST_TOO_DEEP and payload[:1] in _JSON_BEGINS and is_too_deep(payload):
             raise PayloadError(
                 f"{self.name}: the arguments have more than {LEVELS} of lists and dicts: make them flatter"
             )
+        codecs = self._connections.codecs
+        if codecs:
+            if unique == BY_PAYLOAD and payload:
+                unique = blake2b(payload, digest_size=16).hexdigest()  # encoded, the same call may differ each time
+            payload = codecs.encode(payload, "arguments", self.name, repeatable=keyed)
         return Request(self._function, unique.encode(), wire_options, payload, keyed)
 
     def _check_many(self) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 import msgspec
 
 from mainspring.client.options import check_name, check_text, seconds
+from mainspring.codecs import NO_CODECS, Codecs
 from mainspring.errors import UsageError
 from mainspring.jobs.model import FUNCTION_LIMIT
 from mainspring.resources.rules import NO_TIMES, UNLIMITED, Limits, Times, limits_to_wire
@@ -158,6 +159,8 @@ class Registry:
     """Providers, each with the one that tests use in its place."""
     resources: list[Resource] = field(default_factory=list)
     """Those that the App defines: its workflows may hold them."""
+    codecs: Codecs = NO_CODECS
+    """What encodes and decodes payloads."""
 
     def add(self, function: Function) -> None:
         """Add a function.  Raises UsageError if its name is in use or invalid."""
@@ -201,7 +204,7 @@ class Registry:
         wanted -= {name for name, _ in workflows}
         functions = {name: self._functions[name] for name in names if name in wanted}
         signals = self.signals if workflows else []
-        return Registry(functions, workflows, signals, self.middleware, self.hooks, self.replaced, self.resources)
+        return Registry(functions, workflows, signals, self.middleware, self.hooks, self.replaced, self.resources, self.codecs)
 
     def names(self) -> list[str]:
         """Return the names of the functions, then those of the workflows."""
