@@ -160,6 +160,7 @@ __all__ = [
     "WorkerStartError",
     "Workflow",
     "WorkflowUsageError",
+    "Zlib",
     "ZooKeeper",
     "add_job_fields",
     "current_job",

@@ -11,9 +11,8 @@ one byte, name        the number of bytes of the codec's name, and the name
 one byte, name        the same of the key; empty for a codec without keys
 ====================  ==========================================================
 
-Published values, and results that come by completion tokens, are JSON: there it is an object with the only key `JSON_KEY`, and all
-of this as base64.
-Empty payloads stay empty: they are results without a value, and calls without arguments.
+Published values, and results that come by completion tokens, are JSON: there it is an object with the only key `JSON_KEY`,
+and all of this as base64. Empty payloads stay empty: they are results without a value, and calls without arguments.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from __future__ import annotations
 import binascii
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
@@ -29,7 +27,7 @@ import msgspec
 from mainspring.errors import CodecError, LostKeyError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
 PREFIX: Final = b"\x00mainspring-payload-1\x00"
 JSON_KEY: Final = "mainspring:encoded"
@@ -171,6 +169,11 @@ class Codecs:
     def __bool__(self) -> bool:
         return self._first is not None
 
+    @property
+    def is_strict(self) -> bool:
+        """Whether payloads that are not encoded are refused."""
+        return self._strict
+
     def identity(self) -> str:
         """Return a text that differs if another set of keys can be decoded; empty without codecs."""
         parts = []
@@ -188,7 +191,9 @@ class Codecs:
         context = PayloadContext(kind, name, key, repeatable)
         encoded = self._call(codec, codec.encode, "encode", data, context)
         if encoded is data and self._strict:
-            raise CodecError(f"codec {codec.name} has left {len(data):,} bytes as they are, and the App's codec is strict")
+            raise CodecError(
+                f"codec {codec.name} has left {len(data):,} bytes as they are, and the App's codec is strict"
+            )
         if encoded is data:
             return data if unwrapped(data) is None else wrapped(_VERBATIM, "", data)
         return wrapped(codec.name, _checked(key, f"the key's name of codec {codec.name}"), encoded)
@@ -233,7 +238,12 @@ class Codecs:
         return value
 
     def _call(
-        self, codec: Codec, call: Callable[[bytes, PayloadContext], bytes], verb: str, data: bytes, context: PayloadContext
+        self,
+        codec: Codec,
+        call: Callable[[bytes, PayloadContext], bytes],
+        verb: str,
+        data: bytes,
+        context: PayloadContext,
     ) -> bytes:
         try:
             found = call(data, context)
@@ -272,8 +282,8 @@ def _checked(text: object, what: str, least: int = 0) -> str:
 class Zlib:
     """A codec that compresses payloads from ``smallest`` bytes on, if that makes them smaller.
 
-    ``level`` is that of zlib, 1 to 9. A payload of more than ``largest`` bytes is not decompressed: a small one could otherwise fill
-    the memory. Raises UsageError for a wrong level.
+    ``level`` is that of zlib, 1 to 9. A payload of more than ``largest`` bytes is not decompressed: a small one could otherwise
+    fill the memory. Raises UsageError for a wrong level.
     """
 
     name = "zlib"

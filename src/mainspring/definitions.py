@@ -403,6 +403,8 @@ class ExternalTask(Defined[P, R, "Coroutine[Any, Any, R]"]):
     Inside of a workflow, an awaited call is an activity, as with ``submit``.
     """
 
+    takes_json = True
+
     def step(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:  # noqa: ARG002 - as of a task
         """Raise WorkflowUsageError: no worker runs this work as a local step."""
         raise WorkflowUsageError(f"{self.name} runs elsewhere, so it is no step: write `await {self.name}.submit(…)`")
@@ -522,7 +524,7 @@ class Definitions:
         options, unique, limits, key, kept, resources = rules
         function = build_external(given, name, every, options, limits, leaves=leaves, kept=kept, resources=resources)
         self._registry.add(function)
-        self._registry.add(build_canceller(function))
+        self._registry.add(build_canceller(function, self._registry.codecs))
         return ExternalTask(function.call, function, self._connections, options, unique, key, self._check)
 
     def steps(self, resource: Resource) -> None:
@@ -530,7 +532,8 @@ class Definitions:
         assert resource.kind is not None
         for step, call in step_functions(resource.kind).items():
             name = f"{resource.name}.{step}"
-            self._registry.add(build_function(call, name, "thread", Options(), resources=(resource,)))
+            function = build_function(call, name, "thread", Options(), resources=(resource,))
+            self._registry.add(replace(function, from_node=True))
 
     def listener(
         self,

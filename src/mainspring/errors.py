@@ -78,8 +78,8 @@ class LostKeyError(CodecError):
             text = f"a payload was encoded with {named} of codec {codec!r}, which does not have it: give the codec this key again"
         else:
             text = (
-                f"a payload was encoded with codec {codec!r} and {named}, and the App has {codecs or 'no codec'}: give the App this"
-                " codec, App(codec=…)"
+                f"a payload was encoded with codec {codec!r} and {named}, and the App has {codecs or 'no codec'}: give the"
+                " App this codec, App(codec=…)"
             )
         super().__init__(text)
         self.key = key

@@ -19,8 +19,8 @@ from mainspring.client.blocking import Client
 from mainspring.client.environment import REQUEST_TIMEOUT_VARIABLE, token_of_environment
 from mainspring.client.inside import check_may_block, check_outside
 from mainspring.client.options import seconds
-from mainspring.codecs import NO_CODECS, Codecs
 from mainspring.client.session import REQUEST_TIMEOUT
+from mainspring.codecs import NO_CODECS, Codecs
 from mainspring.errors import SettingsError, UsageError
 from mainspring.namespaces import DEFAULT
 

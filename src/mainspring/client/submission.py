@@ -138,6 +138,9 @@ class Submission(Generic[P, R]):
     Its type parameters are the function's parameters and its result.
     """
 
+    takes_json = False
+    """Whether nodes put its arguments into JSON, so that they are JSON when they are encoded, too."""
+
     def __init__(
         self,
         name: str,
@@ -417,7 +420,8 @@ class Submission(Generic[P, R]):
         if codecs:
             if unique == BY_PAYLOAD and payload:
                 unique = blake2b(payload, digest_size=16).hexdigest()  # encoded, the same call may differ each time
-            payload = codecs.encode(payload, "arguments", self.name, repeatable=keyed)
+            encode = codecs.encode_json if self.takes_json else codecs.encode
+            payload = encode(payload, "arguments", self.name, repeatable=keyed)
         return Request(self._function, unique.encode(), wire_options, payload, keyed)
 
     def _check_many(self) -> None:

@@ -405,6 +405,8 @@ class InMemory:
                     later=self._delays.later,
                     substitute=self._mocks.substitute,
                     surround=life.surround,
+                    codecs=registry.codecs,
+                    external=[one.name for one in registry if one.elsewhere],
                 )
             self._worker = worker = Worker(
                 registry,
@@ -455,6 +457,7 @@ class InMemory:
             hooks=registry.hooks,
             replaced=registry.replaced,
             resources=registry.resources,
+            codecs=registry.codecs,
         )
         for function in registry:
             substitute = self._mocks.substitute(function)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from mainspring.client.inside import waiter
+from mainspring.errors import CodecError, LostKeyError
 from mainspring.jobs.model import Retry, backoff, encodable, is_users, text_of, traceback_of
 from mainspring.private_data import hide_secrets
 from mainspring.worker.current import CurrentJob, JobStopped, Snooze, running_job
@@ -18,6 +19,7 @@ from mainspring.worker.current import CurrentJob, JobStopped, Snooze, running_jo
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mainspring.codecs import Codecs
     from mainspring.log_limit import AttemptLog
     from mainspring.worker.registry import Function
 
@@ -151,6 +153,24 @@ def failure(name: str, message: str, text: str | None = None, *, final: bool = F
 
 def _full_name(kind: type[BaseException]) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def codec_failure(error: CodecError) -> Settlement:
+    """Return the failure of a job whose arguments cannot be decoded, or whose result cannot be encoded.
+
+    With a lost key, attempts go on as the job's retry policy says: another worker may have the key already, or get it. A dead
+    letter keeps its arguments, so it can be retried once a worker has the key. Damaged payloads, and those that a strict codec
+    refuses, fail for good.
+    """
+    return failure_of(error, final=not isinstance(error, LostKeyError))
+
+
+def encoded_settlement(settlement: Settlement, codecs: Codecs, function: str) -> Settlement:
+    """Return a settlement with its result encoded, or the failure if that is impossible."""
+    try:
+        return settlement._replace(data=codecs.encode(settlement.data, "result", function))
+    except CodecError as error:
+        return codec_failure(error)
 
 
 def read_error(detail: bytes) -> bytes:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.client.resources import Resource
+    from mainspring.codecs import Codecs
     from mainspring.resources.rules import Limits
     from mainspring.worker.registry import Kept
 
@@ -105,7 +106,7 @@ def _call_of(kind: type, name: str, parameter: inspect.Parameter) -> Callable[..
     return function
 
 
-def build_canceller(function: Function) -> Function:
+def build_canceller(function: Function, codecs: Codecs) -> Function:
     """Return the function whose jobs cancel the work of another one."""
     elsewhere = function.elsewhere
     assert elsewhere is not None, "it runs elsewhere"
@@ -113,7 +114,9 @@ def build_canceller(function: Function) -> Function:
     async def cancel(key: str, meta: Any, args: Any, number: int) -> None:
         del number  # of the submission, for people
         try:
-            submitted = await _meta_of(function, elsewhere, key, meta, args)
+            submitted = await _meta_of(
+                function, elsewhere, key, meta, codecs.decode_json(args, "arguments", function.name)
+            )
             if submitted is not _NOTHING:
                 await elsewhere.work.cancel(submitted)
         except Throttled as throttled:
@@ -123,7 +126,7 @@ def build_canceller(function: Function) -> Function:
     name = f"{function.name}.cancel"
     cancel.__qualname__ = name
     retry = Retry(max_attempts=1_000_000, never=(SubmissionUnknownError, PayloadError))
-    return Function(name, cancel, Signature(cancel, name), "coroutine", retry, timeout=120.0)
+    return Function(name, cancel, Signature(cancel, name), "coroutine", retry, timeout=120.0, from_node=True)
 
 
 _NOTHING: Final = object()

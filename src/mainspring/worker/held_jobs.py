@@ -10,10 +10,19 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from mainspring.codecs import NO_CODECS
+from mainspring.errors import CodecError
 from mainspring.namespaces import name_text
 from mainspring.worker.current import CurrentJob, JobStopped
 from mainspring.worker.delivery import Delivery, Executor, Finished, Origin
-from mainspring.worker.execution import CANCELLED, RELEASED, Settlement, failure
+from mainspring.worker.execution import (
+    CANCELLED,
+    RELEASED,
+    Settlement,
+    codec_failure,
+    encoded_settlement,
+    failure,
+)
 from mainspring.worker.executors.in_process import CoroutineExecutor, ThreadExecutor
 from mainspring.worker.executors.process import ProcessExecutor
 from mainspring.worker.reports import Reports
@@ -21,6 +30,7 @@ from mainspring.worker.reports import Reports
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from mainspring.codecs import Codecs
     from mainspring.worker.delivery import Decider
     from mainspring.worker.execution import FailedAttempts
     from mainspring.worker.link import Link
@@ -83,7 +93,7 @@ class HeldJobs:
     """The jobs that a worker holds from all its servers.
 
     Processes import the App by its ``selector``; ``task_process`` is the command that starts one. ``ended`` is called on the
-    loop after jobs have ended. ``ends_orderly`` is that of ``ProcessExecutor``.
+    loop after jobs have ended. ``ends_orderly`` is that of ``ProcessExecutor``. ``codecs`` decode arguments and encode results.
     """
 
     def __init__(
@@ -100,7 +110,9 @@ class HeldJobs:
         ended: Callable[[], None],
         decider: Decider | None = None,
         ends_orderly: bool = False,
+        codecs: Codecs = NO_CODECS,
     ) -> None:
+        self._codecs = codecs
         self._ends_orderly = ends_orderly
         self._functions = functions
         self._places = places
@@ -112,7 +124,7 @@ class HeldJobs:
         self._counters = counters
         self._ended = ended
         self._decider = decider
-        self._reports = Reports(waits)
+        self._reports = Reports(waits, codecs)
         self._executors: dict[str, Executor] = {}
         self._held: dict[tuple[Link, Key], Delivery] = {}
         self._waiting: deque[Delivery] = deque()
@@ -180,6 +192,14 @@ class HeldJobs:
             link.session.settle(key, RELEASED)
             return None
         job = CurrentJob(handle, unique, function.name, info, self._reports, Origin(link, key))
+        try:
+            if not function.from_node:
+                payload = self._codecs.decode(payload, "arguments", function.name)
+        except CodecError as error:
+            settlement = codec_failure(error)
+            self._failures.failed(job, function, settlement)
+            link.session.settle(key, settlement)
+            return None
         isolated = self._selector is not None and b'"alone"' in info
         delivery = Delivery(link, key, function, payload, job, now, isolated=isolated)
         self._held[link, key] = delivery
@@ -226,6 +246,8 @@ class HeldJobs:
             self._prefetch.observe(seconds)
             extra += delivery.link.extra
             session = delivery.link.session
+            if settlement.data and self._codecs and not delivery.function.from_node:
+                settlement = encoded_settlement(settlement, self._codecs, delivery.function.name)
             if settlement.outcome == b"failed" and delivery.key in session.running:  # the server logs the others
                 self._failures.failed(delivery.job, delivery.function, settlement)
             if self._decider is None or not self._decider.ended(delivery, settlement):

@@ -90,6 +90,8 @@ class Function:
     kept: Kept = KEPT
     middleware: tuple[Middleware, ...] = ()
     """That of the function alone, inside of the App's."""
+    from_node: bool = False
+    """Whether nodes make its jobs and read their results: no codec is used for them."""
     elsewhere: Elsewhere | None = None
     """The work, if it runs in another system; then its jobs are watched, and ``call`` is not called."""
     around: Surrounding | None = None
@@ -204,7 +206,9 @@ class Registry:
         wanted -= {name for name, _ in workflows}
         functions = {name: self._functions[name] for name in names if name in wanted}
         signals = self.signals if workflows else []
-        return Registry(functions, workflows, signals, self.middleware, self.hooks, self.replaced, self.resources, self.codecs)
+        return Registry(
+            functions, workflows, signals, self.middleware, self.hooks, self.replaced, self.resources, self.codecs
+        )
 
     def names(self) -> list[str]:
         """Return the names of the functions, then those of the workflows."""

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 import structlog
 
+from mainspring.codecs import NO_CODECS, Codecs
 from mainspring.errors import ServerError, UsageError
+from mainspring.values.model import VALUE_BYTES
 from mainspring.worker.delivery import Origin
 from mainspring.worker.job_log import line_time_us
 
@@ -248,11 +250,25 @@ def _packets(published: list[_OfDelivery]) -> Iterator[list[_OfDelivery]]:
     yield packet
 
 
+def encoded_value(codecs: Codecs, name: str, value: bytes) -> bytes:
+    """Return a published value as it is stored. Raises CodecError, and UsageError if it is too large then."""
+    if not codecs:
+        return value
+    encoded = codecs.encode_json(value, "value", name)
+    if len(encoded) > VALUE_BYTES:
+        raise UsageError(
+            f"the value {name!r} has {len(encoded):,} bytes when it is encoded, and a published value at most {VALUE_BYTES:,}:"
+            " publish a summary, and return or store the rest"
+        )
+    return encoded
+
+
 class Reports:
     """The reporter of a worker's jobs. Of each job's progress it sends the newest, at most once in `PROGRESS_INTERVAL`."""
 
-    def __init__(self, waits: Waits) -> None:
+    def __init__(self, waits: Waits, codecs: Codecs = NO_CODECS) -> None:
         self._waits = waits
+        self._codecs = codecs
         self._loop: asyncio.AbstractEventLoop | None = None
         self._progress: dict[Origin, tuple[int, int, str]] = {}
         self._next_progress: dict[Origin, float] = {}
@@ -275,7 +291,9 @@ class Reports:
         self._schedule()
 
     def send_data(self, job: CurrentJob, data: bytes, *, warning: bool) -> None:
-        """Queue data or a warning for sending."""
+        """Queue data or a warning for sending. Raises CodecError."""
+        if not warning:
+            data = self._codecs.encode(data, "data", job.function)
         self._data.append((job.origin, data, warning))
         self._schedule()
 
@@ -285,8 +303,9 @@ class Reports:
             self._logs.add(job.origin, line)
 
     def publish(self, job: CurrentJob, name: str, value: bytes) -> None:
-        """Queue a value for sending."""
+        """Queue a value for sending. Raises CodecError, and UsageError for a value that is too large when it is encoded."""
         if job.origin is not None:
+            value = encoded_value(self._codecs, name, value)
             self._values.add(job.origin, name, value)
 
     @property

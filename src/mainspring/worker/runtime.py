@@ -117,6 +117,8 @@ class Worker:
                 monotonic=monotonic,
                 surround=self._life.surround,
                 ends_orderly=self._life.has_ends,
+                codecs=registry.codecs,
+                external=[one.name for one in registry if one.elsewhere],
             )
         self._decider = decider
         self._left_out = dict(left_out or {})
@@ -150,6 +152,7 @@ class Worker:
                 changed=self._changed_elsewhere,
                 refused=self._leave_out,
                 stop=self.stop,
+                codecs=registry.codecs,
             )
             self._all_links += self._new_links(
                 [(name, one.registration()) for name, one in elsewhere.items() if one.name not in self._left_out],
@@ -171,6 +174,7 @@ class Worker:
             ended=self._jobs_ended,
             decider=decider,
             ends_orderly=self._life.has_ends,
+            codecs=registry.codecs,
         )
         self._requests = JobRequests(self._links, self._prefetch, self._held_jobs)
         self._unserved: dict[bytes, set[Link]] = {}

@@ -29,13 +29,21 @@ import structlog
 
 from mainspring.client.external import Done, Failed, Running, Throttled
 from mainspring.client.inside import waiter
-from mainspring.errors import PayloadError, UsageError
+from mainspring.codecs import NO_CODECS
+from mainspring.errors import LostKeyError, PayloadError, UsageError
 from mainspring.jobs.model import text_of
 from mainspring.log_limit import KeyedLogLimit
 from mainspring.namespaces import name_text
 from mainspring.worker.current import CurrentJob, running_job
 from mainspring.worker.delivery import Origin
-from mainspring.worker.execution import CANCELLED, RELEASED, Settlement, failure, failure_of
+from mainspring.worker.execution import (
+    CANCELLED,
+    RELEASED,
+    Settlement,
+    encoded_settlement,
+    failure,
+    failure_of,
+)
 from mainspring.worker.heartbeats import NO_ROOM
 from mainspring.worker.reports import Reports
 from mainspring.worker.session import Assigned, Called, Refused, Stop, Unserved
@@ -43,6 +51,7 @@ from mainspring.worker.session import Assigned, Called, Refused, Stop, Unserved
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
+    from mainspring.codecs import Codecs
     from mainspring.worker.execution import FailedAttempts
     from mainspring.worker.external_work import Elsewhere
     from mainspring.worker.heartbeats import Heartbeats, Pace
@@ -182,14 +191,16 @@ class Watcher:
         changed: Callable[[], None],
         refused: Callable[[Link, Unserved], None],
         stop: Callable[[], None],
+        codecs: Codecs = NO_CODECS,
     ) -> None:
+        self._codecs = codecs
         self._functions = functions
         self._heartbeats = heartbeats
         self._pace: Pace = heartbeats.pace
         self._changed = changed
         self._refused = refused
         self._stop_worker = stop
-        self._reports = Reports(waits)
+        self._reports = Reports(waits, codecs)
         self._looks = {name: _Looks(self, function) for name, function in functions.items()}
         self._submits = {name: asyncio.Semaphore(SUBMITS_AT_ONCE) for name in functions}
         self._watched: dict[tuple[Link, Key], Watched] = {}
@@ -406,9 +417,11 @@ class Watcher:
 
     async def _submit(self, one: Watched) -> None:
         try:
-            args, named = one.function.signature.decode(one.payload)
+            payload = self._codecs.decode(one.payload, "arguments", one.function.name)
+            args, named = one.function.signature.decode(payload)
         except Exception as error:  # noqa: BLE001 - decoding may run code of users' types
-            self._fail(one, error, final=True, is_over=True)  # the work was never submitted
+            # The work was never submitted. Another worker may have a lost key.
+            self._fail(one, error, final=not isinstance(error, LostKeyError), is_over=True)
             return
         limit = asyncio.timeout(None)
         try:
@@ -534,7 +547,8 @@ class Watcher:
                 self._fail(one, error, final=True, is_over=True)
                 return
             self._say_over(one, succeeded=True)
-            self._settle(one, Settlement(b"succeeded", b"", data))
+            settlement = Settlement(b"succeeded", b"", data)
+            self._settle(one, encoded_settlement(settlement, self._codecs, one.function.name))
             return
         if isinstance(status.error, BaseException):
             self._fail(one, status.error, final=not status.retry, is_over=True)

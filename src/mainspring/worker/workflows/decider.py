@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
+from mainspring.codecs import NO_CODECS
 from mainspring.quantities import format_size
 from mainspring.version import version
 from mainspring.wire.gearman_protocol import Type
@@ -43,17 +44,18 @@ from mainspring.worker.loop_watch import Watchdog
 from mainspring.worker.workflows import activities
 from mainspring.worker.workflows.activities import Activities
 from mainspring.worker.workflows.replay_checks import OtherReplays, ReplayChecks
+from mainspring.worker.workflows.run_payloads import RunPayloads
 from mainspring.worker.workflows.runs import NodeClocks, RunCache
 from mainspring.worker.workflows.steps import Steps
 from mainspring.worker.workflows.turns import Assignments, DecideReports, Turns
-from mainspring.workflows.history import decode_events
 from mainspring.workflows.messages import Lease, encode_runs
 from mainspring.workflows.model import YEAR
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from types import ModuleType
 
+    from mainspring.codecs import Codecs
     from mainspring.worker.delivery import Delivery
     from mainspring.worker.execution import Settlement
     from mainspring.worker.link import Link
@@ -74,7 +76,8 @@ class WorkflowDecider:
     ``workflows`` are those of the App, by name and version. Processes of steps import the App by its ``selector``;
     ``task_process`` is the command that starts one. ``monotonic`` and ``clock`` return seconds since any time;
     the latter measures activations. ``chance`` returns a number from 0 to 1, which chooses decisions to check; ``checks`` chooses
-    them in another way. ``later``, ``substitute``, ``surround`` and ``ends_orderly`` are those of ``Steps``.
+    them in another way. ``codecs`` are those of payloads, ``external`` the functions that run elsewhere.
+    ``later``, ``substitute``, ``surround`` and ``ends_orderly`` are those of ``Steps``.
     """
 
     def __init__(
@@ -92,10 +95,15 @@ class WorkflowDecider:
         substitute: Callable[[Function], Function] = lambda function: function,
         surround: Callable[[Function], Function] = lambda function: function,
         ends_orderly: bool = False,
+        codecs: Codecs = NO_CODECS,
+        external: Collection[str] = (),
     ) -> None:
+        self._payloads = RunPayloads(codecs, external)
         self._workflows = workflows
         self._clocks = NodeClocks(monotonic)
         self._build = code_digest(one.code.call.__module__.partition(".")[0] for one in workflows.values())
+        if codecs:  # a parked run that lacks a key is given to a worker with other keys
+            self._build = hashlib.blake2b(f"{self._build} {codecs.identity()}".encode(), digest_size=8).hexdigest()
         self._steps = Steps(
             settings,
             self._steps_ended,
@@ -107,6 +115,7 @@ class WorkflowDecider:
             substitute=substitute,
             surround=surround,
             ends_orderly=ends_orderly,
+            codecs=codecs,
         )
         self._watchdog = Watchdog()
         self._cache = RunCache(settings.workflow_cache)
@@ -123,6 +132,7 @@ class WorkflowDecider:
             self._steps,
             self._watchdog,
             self._build,
+            self._payloads,
             evict=self._evict,
             flush=self.flush,
             clock=clock,
@@ -137,6 +147,7 @@ class WorkflowDecider:
             self._checks,
             self._others,
             self._clocks,
+            self._payloads,
             evict=self._evict,
             flush=self.flush,
         )
@@ -308,7 +319,7 @@ class WorkflowDecider:
                 run.link.session.settle(key, settlement)  # if the lease has ended, this changes nothing
             self._evict(run)
             return
-        events = decode_events(answer.events)
+        events = self._payloads.events(answer.events)
         predicted, run.predicted = run.predicted, ()
         if predicted and not activities.came_true(predicted, events):
             self._evict(run)

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 import structlog
 
 from mainspring.client.inbox import RECORD_STEP, RECORDED_STEP, Inbox
+from mainspring.codecs import NO_CODECS
 from mainspring.errors import UsageError
 from mainspring.jobs.model import text_of
 from mainspring.worker.current import JobStopped, Snooze, current_job
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
     from mainspring.client.payload import Signature
+    from mainspring.codecs import Codecs
     from mainspring.workflow_code.model import StepCall
 
 _log = structlog.get_logger("mainspring.workflows")
@@ -97,10 +99,12 @@ class RecordedStep:
         key: bytes,
         largest: int,
         surround: Callable[[Function], Function] = lambda function: function,
+        codecs: Codecs = NO_CODECS,
     ) -> None:
         """``key`` is that of the run, ``largest`` limits the bytes of the result.
 
         ``surround`` returns a function with all that is around it, which runs inside of the transaction: its errors are recorded.
+        ``codecs`` encode the result in the store.
         """
         self._inner = surround(Function(call.name, call.call, call.signature, call.executor, call.retry))
         assert call.transaction is not None
@@ -108,6 +112,7 @@ class RecordedStep:
         self._transaction = call.transaction
         self._run = run
         self._largest = largest
+        self._codecs = codecs
         self._digest = digest_of(call.name.encode(), call.payload).to_bytes(8)
         self._key = (str(run), call.number, key)
         self._failures = 0
@@ -182,7 +187,8 @@ class RecordedStep:
         )
         if self._is_stopped:
             raise JobStopped(_STOPPED)
-        yield from self._record(store, begun, data, failed=False)
+        stored = self._codecs.encode(data, "step", self._call.name)
+        yield from self._record(store, begun, stored, failed=False)
         yield Encoded(data)
 
     def _fail(self, failure: BaseException) -> Generator[Any, Any, None]:
@@ -222,7 +228,8 @@ class RecordedStep:
         self._stage = "found"
         if failed:
             self.failure = bytes(result)
-        return connection, store, begun, Encoded(bytes(result))
+            return connection, store, begun, Encoded(self.failure)
+        return connection, store, begun, Encoded(self._codecs.decode(bytes(result), "step", self._call.name))
 
     def _record(self, store: Inbox, begun: str, data: bytes, *, failed: bool) -> Generator[Any, Any, None]:
         self._stage = "recording"

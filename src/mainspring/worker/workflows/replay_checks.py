@@ -34,6 +34,7 @@ import structlog
 from mainspring.errors import UsageError
 from mainspring.worker.processes import die_with, python
 from mainspring.worker.selector import load_registry
+from mainspring.worker.workflows.run_payloads import RunPayloads
 from mainspring.workflow_code.instance import Instance
 from mainspring.workflow_code.matching import Mismatch
 from mainspring.workflow_code.model import EndOfHistory
@@ -98,7 +99,10 @@ class _ReplayedInstance(Instance):
 
 
 def replay_history(registry: Registry, found: HistoryFile) -> Replayed:
-    """Compare a history with the App's code for its workflow and version. Raises UsageError if the App has none."""
+    """Compare a history with the App's code for its workflow and version. Raises UsageError if the App has none.
+
+    Raises CodecError if it cannot decode the payloads.
+    """
     workflow = registry.workflows.get((found.type, found.version))
     if workflow is None:
         there = ", ".join(f"{name}@{version}" for name, version in registry.workflows) or "none"
@@ -106,7 +110,7 @@ def replay_history(registry: Registry, found: HistoryFile) -> Replayed:
             f"{found.name} is a run of {found.type}@{found.version}, and the App has no such workflow: it has {there}; give the "
             "App that runs this workflow, or keep the code of the version as long as runs of it are open"
         )
-    return replay(workflow.code, found.events)
+    return replay(workflow.code, RunPayloads(registry.codecs).plain(found.events))
 
 
 CHECKED_EVENTS: Final = 1_000

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from mainspring.clock import to_us
+from mainspring.codecs import NO_CODECS
 from mainspring.errors import UsageError
 from mainspring.jobs import model as jobs
 from mainspring.jobs.model import backoff
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.client.inside import Awaited
+    from mainspring.codecs import Codecs
     from mainspring.errors import MainspringError
     from mainspring.worker.current import TokenRequest
     from mainspring.worker.delivery import Executor
@@ -118,7 +120,9 @@ class Steps:
         substitute: Callable[[Function], Function] = lambda function: function,
         surround: Callable[[Function], Function] = lambda function: function,
         ends_orderly: bool = False,
+        codecs: Codecs = NO_CODECS,
     ) -> None:
+        self._codecs = codecs
         self._surround = surround
         self._ends_orderly = ends_orderly
         self._later = later
@@ -230,7 +234,9 @@ class Steps:
         if call.transaction is not None:
             if step.transaction is None:
                 largest = step.run.instance.limits.largest
-                step.transaction = RecordedStep(call, step.run.id, step.run.step_key, largest, self._surround)
+                step.transaction = RecordedStep(
+                    call, step.run.id, step.run.step_key, largest, self._surround, self._codecs
+                )
             function = self._substitute(step.transaction.function)
         else:
             function = self._function(call)

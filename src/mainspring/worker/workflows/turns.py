@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import structlog
 from msgspec.structs import replace
 
+from mainspring.errors import CodecError
 from mainspring.jobs.model import encodable, text_of
 from mainspring.quantities import format_size
 from mainspring.wire.gearman_protocol import Type
 from mainspring.worker.execution import RELEASED
 from mainspring.worker.workflows import activities
+from mainspring.worker.workflows.run_payloads import parked_by
 from mainspring.worker.workflows.runs import Histories, Next, Run, next_act
 from mainspring.workflow_code.instance import Instance
 from mainspring.workflow_code.model import Turn
 from mainspring.workflows import history
-from mainspring.workflows.history import decode_events
 from mainspring.workflows.messages import DecideMessage, decode_decided, decode_decision_info, encode_message
 from mainspring.workflows.model import Limits, Parked, decisions_of
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from mainspring.worker.session import Assigned, Key
     from mainspring.worker.workflows.activities import Activities
     from mainspring.worker.workflows.replay_checks import OtherReplays, ReplayChecks
+    from mainspring.worker.workflows.run_payloads import RunPayloads
     from mainspring.worker.workflows.runs import NodeClocks, RunCache
     from mainspring.worker.workflows.steps import Steps
     from mainspring.workflows.history import Event
@@ -60,6 +62,7 @@ class Assignments:
         checks: ReplayChecks,
         others: OtherReplays,
         clocks: NodeClocks,
+        payloads: RunPayloads,
         *,
         evict: Callable[[Run], None],
         flush: Callable[[], None],
@@ -72,6 +75,7 @@ class Assignments:
         self._checks = checks
         self._others = others
         self._clocks = clocks
+        self._payloads = payloads
         self._evict = evict
         self._flush = flush
         self._histories = Histories(self._history_read)
@@ -89,11 +93,18 @@ class Assignments:
         if run is not None and run.reporting:
             run.assigned = decision
             return
-        events = decode_events(decision.payload)
+        try:
+            events = self._payloads.events(decision.payload)
+        except CodecError as error:
+            self._park(number, link, decision, parked_by(error))
+            if run is not None:
+                self._evict(run)
+            return
         if run is None:
             code = self._code_of(decision)
             if code is None:
-                self._park_unknown(number, link, decision)
+                name = decision.function.decode("utf-8", "backslashreplace").rpartition("\x1f")[2]
+                self._park(number, link, decision, Parked("missing", f"the App of this worker has no workflow {name}"))
                 return
             run = self._begin(number, link, code, info)
         elif self._checks.choose(run, info.last):
@@ -115,7 +126,10 @@ class Assignments:
         """Take a page of a history: a block of events."""
         run = self._cache.get(link, number)
         if run is not None:
-            self._histories.received(run, decode_events(page))
+            self._turns.guard(run, self._page_read, run, page)
+
+    def _page_read(self, run: Run, page: bytes) -> None:
+        self._histories.received(run, self._payloads.events(page))
 
     def drop(self, run: Run) -> None:
         """Forget what the decision of a run waits for."""
@@ -154,10 +168,8 @@ class Assignments:
         self._activities.begun(run)
         return run
 
-    def _park_unknown(self, number: int, link: Link, decision: Assigned) -> None:
-        """Ask to park a run whose code the App does not have."""
-        name = decision.function.decode("utf-8", "backslashreplace").rpartition("\x1f")[2]
-        parked = Parked("missing", f"the App of this worker has no workflow {name}")
+    def _park(self, number: int, link: Link, decision: Assigned, parked: Parked) -> None:
+        """Ask to park a run whose code the App does not have, or whose payloads it cannot decode."""
         info = decode_decision_info(decision.info)
         message = DecideMessage(
             number,
@@ -209,6 +221,7 @@ class Turns:
         steps: Steps,
         watchdog: Watchdog,
         build: str,
+        payloads: RunPayloads,
         *,
         evict: Callable[[Run], None],
         flush: Callable[[], None],
@@ -220,6 +233,7 @@ class Turns:
         self._steps = steps
         self._watchdog = watchdog
         self._build = build
+        self._payloads = payloads
         self._evict = evict
         self._flush = flush
         self._clock = clock
@@ -244,7 +258,9 @@ class Turns:
         if run not in self._cache or run.reporting or not (run.key or run.settlements):
             self._evict(run)
             return
-        self._report(run, more=False, parked=_defect("the worker cannot go on with it", error))
+        what = "the worker cannot go on with it"
+        parked = parked_by(error) if isinstance(error, CodecError) else _defect(what, error)
+        self._report(run, more=False, parked=parked)
 
     # ---- activations ----
 
@@ -274,9 +290,13 @@ class Turns:
             run.link.session.drop(one.key)
         run.note(run.predicted)
         self._cache.count_decision(was_here=True, replayed=False)
-        turn = self._activate(run, run.instance.deliver, run.predicted, now_us)
+        turn = self._activate(run, run.instance.deliver, self._predicted(run), now_us)
         run.seen, run.now_us, run.semantics = position, run.instance.now_us, run.instance.semantics
         self._take(run, turn)
+
+    def _predicted(self, run: Run) -> Sequence[Event]:
+        """Return the predicted events with plain payloads: the results of activities are encoded by their ends."""
+        return self._payloads.plain(run.predicted) if self._payloads.codecs else run.predicted
 
     def end_steps(self, run: Run) -> None:
         """Give the code the outcomes of steps; they wait for the next decision if the worker has none.
@@ -415,14 +435,19 @@ class Turns:
             return
         about, lines = b"", b""
         values: tuple[tuple[str, bytes], ...] = ()
+        steps, decisions = tuple(run.steps), tuple(run.decisions)
         try:
             about, lines, values = run.instance.about(), run.take_lines(), run.take_values()
+            if self._payloads.codecs and parked is None:
+                steps, decisions = self._payloads.steps(steps), self._payloads.decisions(decisions)
+                values = self._payloads.values(values)
+        except CodecError as error:
+            parked = parked or parked_by(error)
         except Exception as error:  # noqa: BLE001 - of this run alone
             parked = parked or _defect("its report cannot be written", error)
         if parked is not None:
             more = False
-            run.decisions.clear()
-            run.steps.clear()
+            steps, decisions = (), ()
         message = DecideMessage(
             run.id,
             handle,
@@ -431,8 +456,8 @@ class Turns:
             run.now_us,
             run.batch,
             more,
-            tuple(run.steps),
-            tuple(run.decisions),
+            steps,
+            decisions,
             tuple(run.settlements),
             about,
             parked,
