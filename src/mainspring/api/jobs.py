@@ -422,6 +422,8 @@ class KeptArguments(msgspec.Struct):
     """The payload, if it is JSON."""
     payload: bytes | UnsetType = UNSET
     """The payload, if it is not JSON. Base64 in JSON."""
+    encoded: str | UnsetType = UNSET
+    """What is known of a payload that the codec of an App has encoded: codec, key and bytes. It is in ``payload``."""
 
 
 class ListAttempts(Request[Attempts]):

@@ -29,6 +29,7 @@ from mainspring.cli.display import (
 from mainspring.cli.operations import Handle  # noqa: TC001 - cyclopts reads the annotations
 from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain
 from mainspring.client.outcomes import failure
+from mainspring.codecs import described, described_json
 from mainspring.errors import JobFailed, NotFoundError, UsageError
 from mainspring.jobs.user_data import decoded_result
 from mainspring.quantities import format_duration
@@ -56,7 +57,10 @@ def handle_of(client: Client, key: str) -> str:
 
 
 def print_raw(data: bytes) -> None:
-    """Write a result unchanged. On a terminal, add a newline, so that the prompt begins on its own line."""
+    """Write a result unchanged. On a terminal, add a newline, so that the prompt begins on its own line; describe an encoded one."""
+    if sys.stdout.isatty() and (encoded := described(data)):
+        print(printable(encoded))
+        return
     sys.stdout.buffer.write(data)
     if data and not data.endswith(b"\n") and sys.stdout.isatty():
         sys.stdout.buffer.write(b"\n")
@@ -199,8 +203,8 @@ def _awaited(client: Client, handle: str, name: str, wait: float) -> dict[str, A
 
 
 def json_text(value: Any) -> str:
-    """Return a value as JSON in one line, safe for a terminal."""
-    return printable(msgspec.json.encode(value).decode())
+    """Return a value as JSON in one line, safe for a terminal; a description of one that is encoded."""
+    return described_json(value) or printable(msgspec.json.encode(value).decode())
 
 
 def _pages(client: Client, request: ReadJobLogs) -> Iterator[list[dict[str, Any]]]:

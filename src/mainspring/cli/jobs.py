@@ -448,6 +448,8 @@ def _groups(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _arguments_text(arguments: dict[str, Any]) -> str:
     """Return arguments on one line."""
+    if "encoded" in arguments:
+        return printable(arguments["encoded"])
     if "value" in arguments:
         return printable(msgspec.json.encode(arguments["value"]).decode())
     if "payload" in arguments:

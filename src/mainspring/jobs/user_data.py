@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from mainspring.codecs import described
 from mainspring.errors import UsageError
 from mainspring.namespaces import name_text, split
 
@@ -203,9 +204,14 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def decoded_result(data: bytes) -> tuple[str, msgspec.Raw | str | None]:
-    """Return a result's encoding, and the result in it: ``json`` (null where it is empty), ``text`` or ``base64``."""
+    """Return a result's encoding, and the result in it: ``json`` (null where it is empty), ``text`` or ``base64``.
+
+    Of a payload that a codec has encoded, ``encoded`` and a description: `mainspring.codecs`.
+    """
     if not data:
         return "json", None
+    if encoded := described(data):
+        return "encoded", encoded
     try:
         whole = data.decode()
     except UnicodeDecodeError:

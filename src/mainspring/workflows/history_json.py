@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 import msgspec
 from msgspec.structs import replace
 
+from mainspring.codecs import described
 from mainspring.errors import UsageError
 from mainspring.workflows import history
 
@@ -379,7 +380,7 @@ def _plain(value: Any) -> Any:
 
 
 def _swf_text(value: bytes) -> str:
-    return value.decode("utf-8", "backslashreplace")
+    return described(value) or value.decode("utf-8", "backslashreplace")
 
 
 def _seconds(value: float) -> str:

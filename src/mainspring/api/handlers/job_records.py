@@ -35,6 +35,7 @@ from mainspring.api.request import ApiError, Code, Touches, lacking
 from mainspring.api.submitting import PriorityName
 from mainspring.callbacks import Callback
 from mainspring.clock import to_us
+from mainspring.codecs import described
 from mainspring.features import Feature
 from mainspring.jobs.lateness import is_dated, overdue_since
 from mainspring.jobs.model import RUNS, UNREADABLE_JOB, Job, State, UnreadableOptions, decode_failure
@@ -201,6 +202,10 @@ class RecordCalls:
             return KeptArguments(request.handle, job.input_size, recalled.kept, redacted=False)
         payload, changed = self._service.arguments.of(job.function).redact(recalled.payload)
         answer = KeptArguments(request.handle, job.input_size, kept=True, redacted=changed)
+        if encoded := described(recalled.payload):
+            answer.encoded = encoded
+            answer.payload = UNSET if payload is None else payload
+            return answer
         if payload is not None:
             try:
                 answer.value = msgspec.json.decode(payload) if payload else UNSET

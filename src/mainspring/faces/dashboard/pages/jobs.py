@@ -29,6 +29,7 @@ from mainspring.api.jobs import (
 from mainspring.api.namespaces import NamespaceStatus
 from mainspring.api.request import JobCriteria
 from mainspring.api.values import PublishedValue, PublishedValues
+from mainspring.codecs import described
 from mainspring.faces.dashboard.actions import (
     ARGUMENTS,
     JOB,
@@ -266,7 +267,7 @@ class Text(NamedTuple):
 
     text: str
     kind: str
-    """``JSON``, ``text`` or ``hex``."""
+    """``JSON``, ``text`` or ``hex``; ``encoded``: the text only describes them."""
     size: int
     is_cut: bool
 
@@ -278,6 +279,8 @@ class Text(NamedTuple):
 
 def as_text(data: bytes) -> Text:
     """Return bytes as JSON, with line breaks if it is long, else as text, else as hexadecimal digits; at most `SHOWN` of them."""
+    if encoded := described(data):
+        return Text(encoded, "encoded", len(data), is_cut=False)
     shown = data[:SHOWN]
     is_cut = len(data) > SHOWN
     try:
@@ -298,6 +301,8 @@ def as_text(data: bytes) -> Text:
 
 def text_of_arguments(arguments: KeptArguments) -> Text | None:
     """Return the arguments as text; None if the answer lacks them."""
+    if arguments.encoded is not msgspec.UNSET:
+        return Text(arguments.encoded, "encoded", arguments.size, is_cut=False)
     if arguments.value is not msgspec.UNSET:
         shown = as_text(msgspec.json.encode(arguments.value))
         return shown._replace(size=arguments.size)
@@ -408,7 +413,7 @@ async def published_of(visit: Visit, function: str, handle: str) -> list[ShownVa
 
 
 def _shown_value(one: PublishedValue) -> ShownValue:
-    text = bytes(one.value).decode()
+    text = described(bytes(one.value)) or bytes(one.value).decode()
     return ShownValue(one.name, text[:VALUE_SHOWN], len(text) > VALUE_SHOWN, one.at, one.attempt)
 
 
