@@ -39,7 +39,7 @@ Kind: TypeAlias = Literal["arguments", "result", "signal", "value", "step", "sid
 
 
 class PayloadContext(NamedTuple):
-    """What a codec gets to know about a payload.
+    """The facts about a payload that a codec gets.
 
     A reader may know less than the writer did: a job that is looked up by its handle has no function's name. So ``kind`` and
     ``name`` are for choices and logs. Do not bind the encoded bytes to them.
@@ -268,7 +268,7 @@ class Codecs:
 NO_CODECS: Final = Codecs()
 
 _VERBATIM: Final = "-"
-"""The name of the codec of payloads that stay as they are, and must be told from encoded ones."""
+"""The name of the codec of payloads that stay as they are, and must not be taken for encoded ones."""
 
 
 def _checked(text: object, what: str, least: int = 0) -> str:

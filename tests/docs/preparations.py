@@ -115,6 +115,7 @@ def zookeeper(reader: Reader) -> None:
 
 PREPARATIONS: Final[dict[str, Callable[[Reader], object]]] = {
     "approval": directory("approval"),
+    "encryption": directory("encryption"),
     "from_celery": from_celery,
     "gearmand_queue": gearmand_queue,
     "javascript": javascript,

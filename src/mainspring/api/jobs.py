@@ -423,7 +423,7 @@ class KeptArguments(msgspec.Struct):
     payload: bytes | UnsetType = UNSET
     """The payload, if it is not JSON. Base64 in JSON."""
     encoded: str | UnsetType = UNSET
-    """What is known of a payload that the codec of an App has encoded: codec, key and bytes. It is in ``payload``."""
+    """Codec, key and bytes of a payload that an App has encoded, as text; the payload is in ``payload``."""
 
 
 class ListAttempts(Request[Attempts]):

@@ -57,7 +57,7 @@ def handle_of(client: Client, key: str) -> str:
 
 
 def print_raw(data: bytes) -> None:
-    """Write a result unchanged. On a terminal, add a newline, so that the prompt begins on its own line; describe an encoded one."""
+    """Write a result unchanged. On a terminal, add a newline before the prompt, and describe a result that is encoded."""
     if sys.stdout.isatty() and (encoded := described(data)):
         print(printable(encoded))
         return

@@ -83,7 +83,7 @@ class Connections:
         codecs: Codecs = NO_CODECS,
     ) -> None:
         self.codecs = codecs
-        """What encodes payloads before they are sent."""
+        """Encode payloads before they are sent."""
         self._servers = servers
         self._tls = tls
         self._namespace = namespace

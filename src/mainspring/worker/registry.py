@@ -162,7 +162,7 @@ class Registry:
     resources: list[Resource] = field(default_factory=list)
     """Those that the App defines: its workflows may hold them."""
     codecs: Codecs = NO_CODECS
-    """What encodes and decodes payloads."""
+    """Encode and decode payloads."""
 
     def add(self, function: Function) -> None:
         """Add a function.  Raises UsageError if its name is in use or invalid."""

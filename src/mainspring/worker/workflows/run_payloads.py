@@ -21,6 +21,8 @@ from mainspring.workflows.model import Parked
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
+    from msgspec import Raw
+
     from mainspring.codecs import Codecs, Kind
     from mainspring.workflows.history import Event
     from mainspring.workflows.requests import Decision, StepResult
@@ -58,11 +60,13 @@ class RunPayloads:
         self.codecs = codecs
         self._external = frozenset(name.encode() for name in external)
 
-    def events(self, block: bytes) -> list[Event]:
+    def events(self, block: bytes | Raw) -> list[Event]:
         """Return the events of a block with plain payloads.
 
         Raises LostKeyError and CodecError, also without codecs: no code may run on an encoded payload.
         """
+        if not isinstance(block, bytes):
+            block = bytes(block)
         events = decode_events(block)
         if PREFIX in block or _JSON in block or self.codecs.is_strict:
             return self.plain(events)
