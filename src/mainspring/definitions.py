@@ -403,7 +403,7 @@ class ExternalTask(Defined[P, R, "Coroutine[Any, Any, R]"]):
     Inside of a workflow, an awaited call is an activity, as with ``submit``.
     """
 
-    takes_json = True
+    _takes_json = True
 
     def step(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:  # noqa: ARG002 - as of a task
         """Raise WorkflowUsageError: no worker runs this work as a local step."""

@@ -466,9 +466,9 @@ class Job(JobActs, Generic[R]):
         error = failure(outcome)
         if error is not None:
             raise error
-        return self.read(outcome.data)
+        return self._read(outcome.data)
 
-    def read(self, data: bytes) -> R:
+    def _read(self, data: bytes) -> R:
         """Return the result of a job that has succeeded, as a server sends it. Raises PayloadError."""
         codecs = self._connections.codecs
         return self.decode(codecs.decode(data, "result") if codecs else data)
@@ -489,7 +489,7 @@ def results(connections: Connections, jobs: Sequence[Job[R]], limit: float | Non
     for job, outcome in zip(jobs, outcomes, strict=False):
         if (error := failure(outcome)) is not None:
             raise error
-        yield job.read(outcome.data)
+        yield job._read(outcome.data)  # noqa: SLF001 - of this module
 
 
 async def aresults(connections: Connections, jobs: Sequence[Job[R]]) -> AsyncGenerator[R]:
@@ -498,7 +498,7 @@ async def aresults(connections: Connections, jobs: Sequence[Job[R]]) -> AsyncGen
     async for outcome in connections.aio().outcomes(job.handle for job in jobs):
         if (error := failure(outcome)) is not None:
             raise error
-        yield next(ordered).read(outcome.data)
+        yield next(ordered)._read(outcome.data)  # noqa: SLF001 - of this module
 
 
 def check_handle(handle: str) -> str:

@@ -138,7 +138,7 @@ class Submission(Generic[P, R]):
     Its type parameters are the function's parameters and its result.
     """
 
-    takes_json = False
+    _takes_json = False
     """Whether nodes put its arguments into JSON, so that they are JSON when they are encoded, too."""
 
     def __init__(
@@ -420,7 +420,7 @@ class Submission(Generic[P, R]):
         if codecs:
             if unique == BY_PAYLOAD and payload:
                 unique = blake2b(payload, digest_size=16).hexdigest()  # encoded, the same call may differ each time
-            encode = codecs.encode_json if self.takes_json else codecs.encode
+            encode = codecs.encode_json if self._takes_json else codecs.encode
             payload = encode(payload, "arguments", self.name, repeatable=keyed)
         return Request(self._function, unique.encode(), wire_options, payload, keyed)
 

@@ -86,8 +86,7 @@ def fail(card: str) -> None:
     raise ValueError("no")
 
 
-@app.external(every="1s")
-class Transfer:
+class Moving:
     async def submit(self, card: str, key: str) -> str:
         assert card == SECRET
         return key
@@ -96,6 +95,9 @@ class Transfer:
         return Done(f"moved {SECRET}")
 
     async def cancel(self, meta: str) -> None: ...
+
+
+Transfer: Any = app.external(every="1s", name="Transfer")(Moving)
 
 
 @app.workflow
@@ -118,7 +120,8 @@ async def order(card: str, round: int = 1) -> list[str]:  # noqa: A002 - a name 
 
 @app.workflow
 async def move(card: str) -> str:
-    return await Transfer.submit(card)
+    moved: str = await Transfer.submit(card)
+    return moved
 
 
 def charge_here(card: str) -> str:
