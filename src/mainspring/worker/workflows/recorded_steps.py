@@ -185,9 +185,9 @@ class RecordedStep:
         check_size(
             data, self._largest, f"the result of step {self._call.name}", "store it elsewhere and return its name"
         )
+        stored = self._codecs.encode(data, "step", self._call.name)
         if self._is_stopped:
             raise JobStopped(_STOPPED)
-        stored = self._codecs.encode(data, "step", self._call.name)
         yield from self._record(store, begun, stored, failed=False)
         yield Encoded(data)
 
