@@ -223,6 +223,8 @@ class Plan(NamedTuple):
 
     carried: tuple[Carried, ...]
     """In the order of the calls; given results come first."""
+    kept: tuple[Call, ...]
+    """The calls whose results they are."""
     repeated: tuple[Call, ...]
     """Calls that execute again if the new run makes them: chosen ones, and those without a result."""
 
@@ -233,13 +235,14 @@ def plan_rerun(events: Sequence[Event], choice: Choice, most: int) -> Plan:
     Raises UsageError for a choice that names no call of the run, and for too many results.
     """
     calls = calls_of(events)
-    begin = _first_event(calls, choice.from_call)
+    begin = _find(calls, choice.from_call).event if choice.from_call else 0
     repeat = [(_read(text, "repeat"), text) for text in choice.repeat]
     for wanted, text in repeat:
         if not any(_is(call, wanted) for call in calls):
             raise _unknown(text, calls)
     carried = [_given(text, result) for text, result in choice.skip.items()]
     given = [_read(text, "skip") for text in choice.skip]
+    kept: list[Call] = []
     repeated: list[Call] = []
     for call in calls:
         if any(_is(call, one) for one in given):
@@ -248,13 +251,14 @@ def plan_rerun(events: Sequence[Event], choice: Choice, most: int) -> Plan:
         if chosen or call.result is None:
             repeated.append(call)
         else:
+            kept.append(call)
             carried.append(Carried(call.name, call.function, call.result, call.digest, call.event))
     if len(carried) > most:
         raise UsageError(
             f"the run has {len(carried):,} results to carry, and a history has room for {most:,}: begin later calls anew, with "
             "the option from"
         )
-    return Plan(tuple(carried), tuple(repeated))
+    return Plan(tuple(carried), tuple(kept), tuple(repeated))
 
 
 def _given(text: str, result: bytes) -> Carried:
@@ -262,14 +266,16 @@ def _given(text: str, result: bytes) -> Carried:
     return Carried(MarkerName.GIVEN_RESULT, function, result, ANY_ARGUMENTS, 0, occurrence)
 
 
-def _first_event(calls: list[Call], text: str) -> int:
-    """Return the event of the call from which on nothing is taken over; 0 if all is."""
-    if not text:
-        return 0
-    wanted = _read(text, "from")
+def find_call(events: Iterable[Event], text: str) -> Call:
+    """Return the first call of a run that a text names, as of `Choice`. Raises UsageError if there is none."""
+    return _find(calls_of(events), text)
+
+
+def _find(calls: list[Call], text: str) -> Call:
+    wanted = _read(text, "a call")
     for call in calls:
         if _is(call, wanted):
-            return call.event
+            return call
     raise _unknown(text, calls)
 
 

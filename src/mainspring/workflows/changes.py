@@ -10,7 +10,7 @@ so has a scheduled decision task.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -158,6 +158,10 @@ def change_of(found: RunDraft) -> Changed:
     )
 
 
+BLOCK_EVENTS: Final = 500
+"""Most events of one block: a fork begins with thousands, and readers take whole blocks."""
+
+
 class RunJobs:
     """The jobs whose changes are written with those of their runs, and passed to the node after the commit."""
 
@@ -167,6 +171,8 @@ class RunJobs:
         self._taken: list[Job] = []
         self._rejected: list[Job] = []
         self._stopped: set[int] = set()
+        self._early: set[int] = set()
+        """Closed runs whose root jobs have ended before the write."""
         self._new: list[Job] = []
         self._ended: list[Job] = []
         self._withdrawn: list[Withdrawn] = []
@@ -190,6 +196,13 @@ class RunJobs:
         """End a root job whose run does not begin; see ``RunTables.reject_roots``."""
         self._rejected.append(job)
 
+    async def end_root(self, found: RunDraft) -> None:
+        """End the root job of a closed run at once, so that another job may have its unique."""
+        job = ended_root(found.run.row, found.draft.events[-1])
+        if job is not None:
+            self._early.add(found.run.row.id)
+            self._ended += await self._tables.end_roots([job])
+
     # ---- the write ----
 
     async def write(self, changed: Sequence[RunDraft]) -> None:
@@ -200,7 +213,7 @@ class RunJobs:
 
     async def _end(self, changed: Sequence[RunDraft]) -> None:
         """End the root jobs of closed runs."""
-        closed = [found for found in changed if not found.is_open]
+        closed = [found for found in changed if not found.is_open and found.run.row.id not in self._early]
         roots = [job for found in closed if (job := ended_root(found.run.row, found.draft.events[-1])) is not None]
         if roots:
             self._ended += await self._tables.end_roots(roots)
@@ -437,6 +450,13 @@ class RunChanges:
         found = self._drafts.get(run)
         return 0 if found is not None and not found.is_open else run
 
+    async def free(self, namespace: str, workflow_id: str) -> None:
+        """End the root job of a run that this transaction has closed, so that another job may have its unique at once."""
+        for found in self._drafts.values():
+            row = found.run.row
+            if not found.is_open and (row.namespace, row.workflow_id) == (namespace, workflow_id):
+                await self.jobs.end_root(found)
+
     async def has_open_run(self, namespace: str, name: str, version: str) -> bool:
         """Return whether a run of a definition is open, or was at the begin of the transaction."""
         rows = (found.run.row for found in self._drafts.values() if found.is_open)
@@ -530,11 +550,15 @@ class RunChanges:
             row = run.row
             due_before, row.due_us = row.due_us, due_us(run.state, row.parking)
             if events:
-                block = encode_events(events)
-                writes.blocks.append(Block(row.id, events[0].id, block))
+                size = 0
+                for first in range(0, len(events), BLOCK_EVENTS):
+                    part = events[first : first + BLOCK_EVENTS]
+                    block = encode_events(part)
+                    writes.blocks.append(Block(row.id, part[0].id, block))
+                    size += len(block)
                 row.events = run.state.last
-                row.history_bytes += len(block)
-                run.append(events, len(block))
+                row.history_bytes += size
+                run.append(events, size)
                 self._snapshot(run, writes)
             if found.fresh:
                 writes.new.append(row)

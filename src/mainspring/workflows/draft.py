@@ -195,6 +195,11 @@ class Draft:
         self.events.append(event)
         return event
 
+    def copy(self, event: history.Event) -> None:
+        """Append the next event of another run's history as it is."""
+        apply(self.state, event)
+        self.events.append(event)
+
     @property
     def timed_from_us(self) -> int:
         """Return the time from which a new event's timeouts run, if it is not the event's own; 0 if it is."""

@@ -107,6 +107,9 @@ def begin_run(
     parent_run: int = 0,
     parent_initiated: int = 0,
     depth: int = 0,
+    continued_run: int = 0,
+    forked_run: int = 0,
+    requests: tuple[int, ...] = (),
     carried: Sequence[Carried] = (),
 ) -> None:
     """Begin a run and ask for its first decision. ``timeout`` is at most the limit of the node, which 0 stands for.
@@ -125,6 +128,7 @@ def begin_run(
         execution_timeout=min(timeout or longest, longest),
         task_timeout=task_timeout,
         tags=tags,
+        continued_run=continued_run,
         parent_run=parent_run,
         parent_initiated=parent_initiated,
         run=run,
@@ -133,8 +137,10 @@ def begin_run(
         workflow_id=workflow_id,
         seed=seed,
         full=full,
+        requests=requests,
         **recorded(draft.limits),
         depth=depth,
+        forked_run=forked_run,
     )
     for result in carried:
         draft.record(history.MarkerRecorded, **marker_attributes(result))

@@ -155,6 +155,10 @@ class WorkflowExecutionStarted(Event, frozen=True, tag=1):
     """That of the root job, or of the run that has started this one; see ``jobs.model.Options``."""
     depth_us: int = 0
     """Since when a run before this one in its chain had it; 0: since this event."""
+    forked_run: int = 0
+    """The run of which this one is a reset or a rerun; see ``workflows.forking``."""
+    forked_at: int = 0
+    """Of a reset: the completed decision of that run which is made anew."""
 
 
 class WorkflowExecutionCancelRequested(Event, frozen=True, tag=2):
@@ -235,6 +239,7 @@ class WorkflowExecutionContinuedAsNew(Close, frozen=True, tag=10):
     """The run has ended, and another one of the same workflow id goes on."""
 
     status: ClassVar = "CONTINUED_AS_NEW"
+    own: ClassVar = frozenset({"reason"})
 
     decision_completed: int
     new_run: int
@@ -254,6 +259,8 @@ class WorkflowExecutionContinuedAsNew(Close, frozen=True, tag=10):
     """Of the new run: 2 and more if this run has failed, and the new one is another attempt at it."""
     failure: bytes = b""
     """The failure of this run (``jobs.model.JobFailure``) if it has failed."""
+    reason: str = ""
+    """Why the run goes on as a fork; empty if its code has continued it."""
 
 
 class ContinueAsNewWorkflowExecutionFailed(Refused, frozen=True, tag=11):

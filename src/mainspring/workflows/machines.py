@@ -77,6 +77,7 @@ def _execution_begun(state: State, event: history.WorkflowExecutionStarted) -> N
     state.attempt = event.attempt
     state.failure = event.failure
     state.timed_from_us = event.timed_from_us
+    state.forked_run, state.forked_at = event.forked_run, event.forked_at
     if event.delay:
         state.begin_us = event.at_us + int(event.delay * 1_000_000)
     if event.execution_timeout:

@@ -430,6 +430,10 @@ class State(msgspec.Struct, array_like=True):
     """The requests for slots of resources, and the holds, by their numbers, with the events of the requests.
 
     A node of an earlier version drops them: the rows of the holds decide what the run has."""
+    forked_run: int = 0
+    """The run of which this one is a reset or a rerun; 0 if it is none."""
+    forked_at: int = 0
+    """Of a reset: the completed decision of that run which is made anew."""
 
 
 DEPTH_LASTS_US: Final = 3_600_000_000

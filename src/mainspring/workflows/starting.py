@@ -142,8 +142,10 @@ async def begin_child(changes: RunChanges, job: Job, errand: StartChild, now_us:
     """Begin a child with a new root job; return False if its workflow id has an open run, or a waiting job of its workflow."""
     event = errand.initiated
     namespace = namespaces.namespace_of(job.function)
-    if job.unique and await changes.open_run(namespace, event.workflow_id):
-        return False
+    if job.unique:
+        if await changes.open_run(namespace, event.workflow_id):
+            return False
+        await changes.free(namespace, event.workflow_id)
     if await changes.tables.begin_roots([job]):
         return False
     changes.jobs.add_roots([job])

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job, Options
     from mainspring.jobs.store import Found
     from mainspring.workflows.cross_run import ErrandsAside
+    from mainspring.workflows.forking import Change, ForkPlan
     from mainspring.workflows.history import ChildPolicy, Event  # noqa: F401 - the type of a query's rows
     from mainspring.workflows.model import (
         Definition,
@@ -266,6 +267,51 @@ class Moved(NamedTuple):
     """The registered ones, if that of the request is none of them."""
     fault: str = ""
     """Why the node cannot read the run (``unread``)."""
+
+
+class ForkRun(Acting):
+    """Begin a fork of a run (`forking`), or tell what it would have. Outcome: ``Forked``."""
+
+    phase = Phase.SLICES
+    key: Key
+    change: Change
+    now_us: int
+    dry_run: bool = False
+    tasks: Container[bytes] = ()
+    """As of `SignalRuns`."""
+
+    def recorded(self, outcome: Forked) -> Act | None:
+        """Return the act, if the fork has begun."""
+        return self.act if outcome.verdict == "forked" else None
+
+
+class Forked(NamedTuple):
+    """The outcome of ForkRun."""
+
+    verdict: Literal[
+        "forked",
+        "planned",
+        "refused",
+        "open",
+        "unregistered",
+        "unbegun",
+        "ambiguous",
+        "unread",
+        "unknown",
+    ]
+    source: int = 0
+    """The earlier run."""
+    source_root: int = 0
+    run: int = 0
+    """The fork."""
+    root: int = 0
+    plan: ForkPlan | None = None
+    fault: str = ""
+    """Why it is refused, or this node cannot read the run (``unread``)."""
+    versions: tuple[str, ...] = ()
+    """The registered ones, if that of the request is none of them."""
+    rival: int = 0
+    """The open run of the workflow id (``open``), or the job that waits."""
 
 
 # ---- time, parking, definitions, retention ----

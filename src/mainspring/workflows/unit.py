@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from mainspring import namespaces
 from mainspring.jobs.model import State as JobState
 from mainspring.jobs.owners import AttemptEnded, Ended
-from mainspring.workflows import client_signals, starting, timeouts
+from mainspring.workflows import client_signals, forks, starting, timeouts
 from mainspring.workflows.activities import canceled_before_start
 from mainspring.workflows.changes import RunChanges, RunDraft
 from mainspring.workflows.cross_run import RecordEnd
@@ -31,6 +31,7 @@ from mainspring.workflows.store import (
     BeginWaiting,
     Decide,
     ForgetRuns,
+    ForkRun,
     MoveRun,
     RanErrands,
     RequestCancelRun,
@@ -68,6 +69,7 @@ WRITES: Final[frozenset[type[Operation]]] = frozenset(
         RequestCancelRun,
         TerminateRun,
         MoveRun,
+        ForkRun,
         RingAlarms,
         UnparkRuns,
         SaveDefinitions,
@@ -137,6 +139,8 @@ class WorkflowUnit:
                 outcome = await client_signals.terminate(changes, operation)
             case MoveRun():
                 outcome = await client_signals.move(changes, operation)
+            case ForkRun():
+                outcome = await forks.fork(changes, operation)
             case UnparkRuns():
                 outcome = await unpark_runs(changes, operation)
             case SaveDefinitions():

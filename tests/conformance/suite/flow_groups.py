@@ -73,6 +73,7 @@ PARTS = st.lists(
         st.tuples(st.just("errands"), st.none()),
         st.tuples(st.just("more"), st.tuples(PICKS, COMMANDS, st.booleans())),
         st.tuples(st.just("park"), st.integers(0, 3)),
+        st.tuples(st.just("fork"), st.tuples(PICKS, st.sampled_from(["rerun", "first", "last"]), st.booleans())),
         st.tuples(st.just("lose"), PICKS),
         *(_DECIDE, _DECIDE, _DECIDE, _FUSE, _FUSE, _END, _END),
     ),

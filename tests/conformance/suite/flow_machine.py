@@ -8,7 +8,7 @@ group must change nothing; and the runs in the engine's memory must be as the st
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -18,10 +18,12 @@ from mainspring.jobs import store as job_ops
 from mainspring.jobs.model import failure
 from mainspring.jobs.rules import Event
 from mainspring.workflows import store as ops
+from mainspring.workflows.forking import Change, Point
 from mainspring.workflows.history import (
     DecisionTaskCompleted,
     WorkflowExecutionContinuedAsNew,
     WorkflowExecutionSignaled,
+    WorkflowExecutionStarted,
 )
 from mainspring.workflows.model import Definition, Key, Parked, Status
 from mainspring.workflows.requests import Completion, ContinueAsNewWorkflowExecution, Decided, Signal
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
     from mainspring.storage.engine import Engine, Operation
     from mainspring.workflows.history import Event as HistoryEvent
-    from mainspring.workflows.history import WorkflowExecutionStarted
     from mainspring.workflows.reading import Run
 
 
@@ -232,6 +233,18 @@ class FlowMachine(RuleBasedStateMachine):
         del held
         return [(ops.RequestCancelRun(Key(job=self._run(pick)), "no more", self.flows.now_us), None)]
 
+    def _fork(self, argument: tuple[int, Any, bool], held: dict[int, Job]) -> list[Any]:
+        del held
+        pick, kind, by_run = argument
+        run = self._run(pick)
+        change = Change() if kind == "rerun" else Change(Point(end=kind))
+
+        def check(forked: ops.Forked) -> None:
+            assert forked.verdict != "unread"
+            assert (forked.run != 0) == (forked.verdict == "forked")
+
+        return [(ops.ForkRun(Key(run=run) if by_run else Key(job=run), change, self.flows.now_us), check)]
+
     def _terminate(self, pick: int, held: dict[int, Job]) -> list[Any]:
         del held
         return [(ops.TerminateRun(Key(job=self._run(pick)), "enough", self.flows.now_us), None)]
@@ -264,9 +277,8 @@ class FlowMachine(RuleBasedStateMachine):
     def _completed(self, completion: Completion) -> tuple[Operation, Any]:
         def check(decided: list[Decided]) -> None:
             (one,) = decided
-            if one.status is Status.CONTINUED_AS_NEW:
-                close = completion.decisions[-1]
-                assert isinstance(close, ContinueAsNewWorkflowExecution)
+            close = completion.decisions[-1] if completion.decisions else None
+            if one.status is Status.CONTINUED_AS_NEW and isinstance(close, ContinueAsNewWorkflowExecution):
                 self.unread[completion.run] = close.unread
             if one.verdict in {"recorded", "parked"}:
                 events = self.flows.history(completion.run) if self.flows.show(Key(run=completion.run)) else None
@@ -338,18 +350,30 @@ class FlowMachine(RuleBasedStateMachine):
         self.histories = stored
         for events in stored.values():
             self._continued(events)
+            self._forked(events)
 
     def _continued(self, events: list[HistoryEvent]) -> None:
         """Note the signals that a closed run passes on to the run that continues it."""
         close = events[-1]
-        if not isinstance(close, WorkflowExecutionContinuedAsNew) or close.new_run in self.along:
+        if not isinstance(close, WorkflowExecutionContinuedAsNew) or close.new_run in self.along or close.reason:
             return
-        unread = self.unread[cast("WorkflowExecutionStarted", events[0]).run]
+        started = events[0]
+        assert isinstance(started, WorkflowExecutionStarted)
+        unread = self.unread[started.run]
         seen = max(event.seen for event in events if isinstance(event, DecisionTaskCompleted))
         signals = [event for event in events if isinstance(event, WorkflowExecutionSignaled)]
         self.along[close.new_run] = [
             one.input for one in signals if one.id > seen or one.id in unread or close.attempt > 1
         ]
+
+    def _forked(self, events: list[HistoryEvent]) -> None:
+        """Note the signals that a fork has from the run before it: all."""
+        started = events[0]
+        if not isinstance(started, WorkflowExecutionStarted) or not started.forked_run or started.run in self.along:
+            return
+        before = self.histories.get(started.forked_run)  # None: it was deleted in the same group
+        signals = [event.input for event in before or events if isinstance(event, WorkflowExecutionSignaled)]
+        self.along[started.run] = signals
 
     @invariant()
     def agree(self) -> None:

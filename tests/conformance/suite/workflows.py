@@ -15,6 +15,7 @@ from tests.conformance.suite.chaining_flows import ChainingFlows
 from tests.conformance.suite.child_flows import ChildFlows
 from tests.conformance.suite.early_flows import EarlyFlows
 from tests.conformance.suite.flows import FlowFixtures
+from tests.conformance.suite.forking_flows import ForkingFlows
 from tests.conformance.suite.listing_flows import ListingFlows
 from tests.conformance.suite.requesting_flows import RequestingFlows
 from tests.conformance.suite.retrying_flows import RetryingFlows
@@ -69,6 +70,7 @@ class WorkflowSuite(
     TimingFlows,
     ListingFlows,
     ChildFlows,
+    ForkingFlows,
     RunHoldFlows,
     SettingAsideFlows,
     WorkflowGroups,

@@ -399,7 +399,7 @@ class PostgresWorkflowUnit(WorkflowUnit):
                 self._joined |= await self._runs.joined(key.job for key in keys)
                 for key in keys:
                     wanted.add(key._replace(job=self._joined.get(key.job, key.job)))
-            case ops.RequestCancelRun() | ops.TerminateRun() | ops.MoveRun():
+            case ops.RequestCancelRun() | ops.TerminateRun() | ops.MoveRun() | ops.ForkRun():
                 wanted.add(operation.key)
             case ops.UnparkRuns() if operation.key is not None:
                 wanted.add(operation.key)
