@@ -159,7 +159,7 @@ def change_of(found: RunDraft) -> Changed:
 
 
 BLOCK_EVENTS: Final = 500
-"""Most events of one block: a fork begins with thousands, and readers take whole blocks."""
+"""Most events of one block of a new run: a fork begins with thousands, and readers take whole blocks."""
 
 
 class RunJobs:
@@ -550,9 +550,9 @@ class RunChanges:
             row = run.row
             due_before, row.due_us = row.due_us, due_us(run.state, row.parking)
             if events:
-                size = 0
-                for first in range(0, len(events), BLOCK_EVENTS):
-                    part = events[first : first + BLOCK_EVENTS]
+                size, most = 0, BLOCK_EVENTS if found.fresh else len(events)
+                for first in range(0, len(events), most):
+                    part = events[first : first + most]
                     block = encode_events(part)
                     writes.blocks.append(Block(row.id, part[0].id, block))
                     size += len(block)
