@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from mainspring.errors import UsageError
+from mainspring.errors import IllegalTransitionError, UsageError
 from mainspring.workflows import history as h
 from mainspring.workflows.carrying import Choice, calls_of, marker_attributes, plan_rerun
+from mainspring.workflows.draft import fold
 from mainspring.workflows.history_json import digest_of
 
 ROOM = 1_000
@@ -131,3 +132,17 @@ def test_more_results_than_a_history_has_room_for_are_refused() -> None:
 def test_markers_of_users_are_no_calls() -> None:
     events = build((h.MarkerRecorded, {"decision_completed": 1, "name": "step", "function": "f"}))
     assert calls_of(events) == []
+
+
+def test_a_failed_step_is_repeated() -> None:
+    plan = plan_rerun(build(step("read", failed=True), step("read")), Choice(), ROOM)
+    assert ([call.event for call in plan.repeated], names(plan)) == ([1], [("read", 2)])
+
+
+def test_carried_results_stand_before_the_first_decision_alone() -> None:
+    (result,) = plan_rerun(build(step("read")), Choice(), ROOM).carried
+    marker = (h.MarkerRecorded, marker_attributes(result))
+    begun = (h.WorkflowExecutionStarted, {"type": "order", "version": "1"})
+    assert fold(build(begun, marker, marker, (h.DecisionTaskScheduled, {}))).last == 4
+    with pytest.raises(IllegalTransitionError):
+        fold(build(begun, (h.DecisionTaskScheduled, {}), marker))
