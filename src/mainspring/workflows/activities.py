@@ -91,6 +91,7 @@ def schedule_activity(draft: Draft, decision: ScheduleActivityTask, completed: i
             number=decision.number,
             abandoned=decision.abandoned,
             timed_from_us=draft.timed_from_us,
+            digest=decision.digest,
         )
         if job:
             draft.submitted[job] = event

@@ -159,12 +159,12 @@ def _marked(calls: _Calls, event: history.MarkerRecorded) -> None:
 
 def _scheduled(calls: _Calls, event: history.ActivityTaskScheduled) -> None:
     function = event.function.decode("utf-8", "surrogateescape")
-    digest = arguments_digest(event.function, event.input)
+    digest = event.digest or arguments_digest(event.function, event.input)
     calls.open[event.id] = calls.add(MarkerName.CARRIED_ACTIVITY, function, event.id, digest)
 
 
 def _initiated(calls: _Calls, event: history.StartChildWorkflowExecutionInitiated) -> None:
-    digest = arguments_digest(event.type.encode(), event.input)
+    digest = event.digest or arguments_digest(event.type.encode(), event.input)
     calls.open[event.id] = calls.add(MarkerName.CARRIED_CHILD, event.type, event.id, digest)
 
 

@@ -381,6 +381,8 @@ class ActivityTaskScheduled(Event, frozen=True, tag=17):
     """Whether the activity goes on after the close of the run."""
     timed_from_us: int = 0
     """The time from which its timeouts run; 0: that of the event. They differ after the clock was stepped back."""
+    digest: int = 0
+    """As of ``requests.ScheduleActivityTask``."""
 
 
 class ScheduleActivityTaskFailed(Refused, frozen=True, tag=18):
@@ -524,6 +526,8 @@ class StartChildWorkflowExecutionInitiated(Initiated, frozen=True, tag=34):
     start_within: float = 0
     """As of `requests.StartChildWorkflowExecution`."""
     deadline: float = 0
+    digest: int = 0
+    """As of ``requests.StartChildWorkflowExecution``."""
 
 
 class StartChildWorkflowExecutionFailed(Event, frozen=True, tag=35):

@@ -101,6 +101,7 @@ def start_child(draft: Draft, decision: StartChildWorkflowExecution, completed: 
         number=decision.number,
         start_within=decision.start_within,
         deadline=decision.deadline,
+        digest=decision.digest,
     )
     after_initiated(draft, event)
 

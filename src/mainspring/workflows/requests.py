@@ -53,6 +53,8 @@ class ScheduleActivityTask(DecisionBase, frozen=True, tag=1):
     key: bytes = b""
     abandoned: bool = False
     """Whether the activity goes on after the close of the run. Not in SWF."""
+    digest: int = 0
+    """That of the call, as of `carrying`, if the input is encoded by a codec; 0: it is that of the input."""
 
 
 class RequestCancelActivityTask(DecisionBase, frozen=True, tag=2):
@@ -145,6 +147,8 @@ class StartChildWorkflowExecution(DecisionBase, frozen=True, tag=10):
     start_within: float = 0
     """Seconds within which the child should have begun, and ended; 0: none, or those of its workflow."""
     deadline: float = 0
+    digest: int = 0
+    """That of the call, as of `carrying`, if the input is encoded by a codec; 0: it is that of the input."""
 
 
 class SignalExternalWorkflowExecution(DecisionBase, frozen=True, tag=11):

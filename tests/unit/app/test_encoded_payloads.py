@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from mainspring import (
@@ -21,6 +22,11 @@ from mainspring import (
     workflow,
 )
 from mainspring.testing import in_memory
+from mainspring.worker.workflows.replay_checks import ReplayChecks
+from mainspring.worker.workflows.run_payloads import RunPayloads
+from mainspring.worker.workflows.turns import Turns
+from mainspring.workflows.carrying import Choice, arguments_digest, marker_attributes, plan_rerun
+from mainspring.workflows.history import ActivityTaskScheduled, MarkerRecorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -141,6 +147,12 @@ def stored(fleet: InMemory) -> str:
     return repr({name: _inside(value) for name, value in vars(fleet._tables()).items()})  # noqa: SLF001 - the store
 
 
+def events_of(fleet: InMemory, name: str) -> list[Any]:
+    """Return the events of the run of a workflow as they are stored."""
+    row = next(one for one in fleet._tables().workflows.values() if one.type == name)  # noqa: SLF001 - the store
+    return fleet._history_file(row).events  # noqa: SLF001 - as it is stored
+
+
 def _inside(value: Any) -> Any:
     if hasattr(value, "__slots__") or hasattr(value, "__dict__"):
         fields = getattr(value, "__struct_fields__", None) or getattr(value, "__slots__", None) or vars(value)
@@ -189,6 +201,21 @@ def test_everything_of_a_run_is_encoded_and_replays_agree(fleet: InMemory) -> No
     assert {kind for kind, _ in codec.seen} >= {"arguments", "result", "signal", "value", "step", "side effect"}
 
 
+def test_a_rerun_finds_the_calls_with_the_same_plain_arguments(fleet: InMemory) -> None:
+    run = order.submit(SECRET, 2)
+    run.signal(cards, SECRET)
+    fleet.result(run)
+    carried = plan_rerun(events_of(fleet, "order"), Choice(), 100).carried
+    arguments = msgspec.json.encode([SECRET])
+    digests = {one.function: one.digest for one in carried}
+    assert digests["charge"] == arguments_digest(b"charge", arguments)
+    assert digests["child"] == arguments_digest(b"child", arguments)
+    markers = [MarkerRecorded(number, 0, **marker_attributes(one)) for number, one in enumerate(carried, 2)]
+    plain = {one.function: one.details for one in RunPayloads(app.registry.codecs).plain(markers)}  # type: ignore[attr-defined] # markers
+    assert plain["charge"] == msgspec.json.encode(f"paid by {SECRET}")
+    assert plain["charge_here"] == msgspec.json.encode(f"stepped {SECRET}")
+
+
 def test_a_run_goes_on_after_a_crash_of_its_worker(fleet: InMemory) -> None:
     run = order.submit(SECRET, 2)
     fleet.advance("1m")
@@ -197,11 +224,35 @@ def test_a_run_goes_on_after_a_crash_of_its_worker(fleet: InMemory) -> None:
     assert fleet.result(run)[-1] == SECRET
 
 
+@app.workflow
+async def charge_often(card: str) -> list[str]:
+    return [await refund.submit(f"{card} {number}") for number in range(5)]
+
+
+def test_the_code_gets_plain_results_of_its_workers_own_activities(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decision that is checked by a replay is not fused with the end of an activity: here none is checked."""
+    fused = []
+    decide_fused = Turns.decide_fused
+
+    def count(self: Turns, run: Any, now_us: int) -> None:
+        fused.append(run)
+        decide_fused(self, run, now_us)
+
+    monkeypatch.setattr(Turns, "decide_fused", count)
+    monkeypatch.setattr("mainspring.testing.app.GrowingChecks", lambda: ReplayChecks(each=False, chance=lambda: 1.0))
+    codec.key, codec.keys = "k1", {"k1"}
+    with in_memory(app) as fleet:
+        assert fleet.result(charge_often.submit(SECRET)) == [f"refunded {SECRET} {number}" for number in range(5)]
+        assert SECRET not in stored(fleet)
+    assert fused
+
+
 def test_work_elsewhere_is_encoded_and_stays_json(fleet: InMemory) -> None:
     run, job = move.submit(SECRET), Transfer.submit(SECRET)
     assert run.result(30) == job.result(30) == f"moved {SECRET}"
     payloads = [one.payload for one in fleet._tables().jobs.values() if one.function == b"Transfer"]  # noqa: SLF001 - the store
-    assert payloads
+    payloads += [one.input for one in events_of(fleet, "move") if isinstance(one, ActivityTaskScheduled)]
+    assert len(payloads) >= 2
     assert all(not payload or payload.startswith(b'{"mainspring:encoded"') for payload in payloads)
 
 

@@ -15,6 +15,7 @@ from mainspring.codecs import JSON_KEY, PREFIX
 from mainspring.errors import CodecError, LostKeyError
 from mainspring.worker.reports import encoded_value
 from mainspring.workflows import history, requests
+from mainspring.workflows.carrying import arguments_digest
 from mainspring.workflows.history import MarkerName, decode_events, is_hold_answer
 from mainspring.workflows.model import Parked
 
@@ -27,7 +28,15 @@ if TYPE_CHECKING:
     from mainspring.workflows.history import Event
     from mainspring.workflows.requests import Decision, StepResult
 
-_MARKERS: Final[dict[str, Kind]] = {MarkerName.STEP: "step", MarkerName.SIDE: "side effect"}
+_MARKERS: Final[dict[str, Kind]] = {
+    MarkerName.STEP: "step",
+    MarkerName.SIDE: "side effect",
+    MarkerName.CARRIED_STEP: "step",
+    MarkerName.CARRIED_SIDE: "side effect",
+    MarkerName.CARRIED_ACTIVITY: "result",
+    MarkerName.CARRIED_CHILD: "result",
+    MarkerName.GIVEN_RESULT: "result",
+}
 """The markers of the native API whose details are values of users."""
 _PAYLOADS: Final[dict[type[Any], tuple[str, Kind, str]]] = {
     history.WorkflowExecutionStarted: ("input", "arguments", "type"),
@@ -106,9 +115,17 @@ class RunPayloads:
             attribute, kind, name = place
             is_external = isinstance(decision, requests.ScheduleActivityTask) and decision.function in self._external
             encode = self.codecs.encode_json if is_external else self.codecs.encode
-            decision = replace(decision, **{attribute: encode(getattr(decision, attribute), kind, name)})
-        encoded: Decision = decision
-        return encoded
+            plain = getattr(decision, attribute)
+            encoded = encode(plain, kind, name)
+            if encoded is plain:
+                return decision  # type: ignore[no-any-return]
+            decision = replace(decision, **{attribute: encoded})
+            if isinstance(decision, requests.ScheduleActivityTask):
+                decision = replace(decision, digest=arguments_digest(decision.function, plain))
+            elif isinstance(decision, requests.StartChildWorkflowExecution):
+                decision = replace(decision, digest=arguments_digest(decision.type.encode(), plain))
+        changed: Decision = decision
+        return changed
 
     def values(self, values: Iterable[tuple[str, bytes]]) -> tuple[tuple[str, bytes], ...]:
         """Return published values as they are stored. Raises CodecError, and UsageError for one that is too large then."""
