@@ -172,6 +172,18 @@ class ValuesPublished(NamedTuple):
     ids: Sequence[int]
 
 
+class FollowStreams(NamedTuple):
+    """Clients of the node of a term read streams: report what is written to it for some seconds. Older nodes ignore it."""
+
+    by: int
+
+
+class StreamsWritten(NamedTuple):
+    """Items of streams of these jobs were stored, and clients of the receiving node read some."""
+
+    ids: Sequence[int]
+
+
 class InterestsChanged(NamedTuple):
     """The receiving node reads the interests in events again, which another node has changed. Older nodes ignore it."""
 
@@ -193,6 +205,9 @@ class TakeSlots(NamedTuple):
     """MessagePack of the act."""
 
 
+AboutWaiters = FollowValues | ValuesPublished | FollowStreams | StreamsWritten
+"""Messages about clients that wait for values, or read streams."""
+
 Message = (
     Settled
     | Pending
@@ -210,6 +225,8 @@ Message = (
     | TakeSlots
     | FollowValues
     | ValuesPublished
+    | FollowStreams
+    | StreamsWritten
 )
 
 

@@ -79,6 +79,11 @@ class Feature(StrEnum):
         "this node's store keeps no published values: a store on SQLite or PostgreSQL, or in memory, does",
     )
     """Published values of jobs and runs (`values.service`)."""
+    STREAMS = (
+        "streams",
+        "this node's store keeps no streams: a store on SQLite or PostgreSQL, or in memory, does",
+    )
+    """Streams of jobs and runs (`streams.service`)."""
     WORKFLOWS = "workflows", "this node's store keeps no workflows: a store on SQLite or PostgreSQL, or in memory, does"
     """Runs of workflows: `jobs.slices.RunTransaction`, jobs with `Options.forget`, which are deleted at their end, and requests
     to stop held jobs (`jobs.store.RequestStop`)."""

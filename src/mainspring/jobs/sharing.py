@@ -16,6 +16,7 @@ from mainspring.events import (
     Ask,
     Direct,
     FollowLog,
+    FollowStreams,
     FollowValues,
     InterestsChanged,
     Logged,
@@ -27,6 +28,7 @@ from mainspring.events import (
     Settled,
     Stop,
     StopRequested,
+    StreamsWritten,
     TakeSlots,
     ValuesPublished,
 )
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mainspring.errors import StoreError
-    from mainspring.events import Relay
+    from mainspring.events import AboutWaiters, Relay
     from mainspring.jobs.assignment import Assigner
     from mainspring.jobs.claiming import ClaimQuota
     from mainspring.jobs.held import FunctionQueue, Held
@@ -65,7 +67,7 @@ REFRESH_INTERVAL = 5.0
 """Seconds between lookups of the jobs that clients here wait for; they replace messages that the relay lost."""
 
 
-def _ignore(_: Direct | FollowLog | Logged | FollowValues | ValuesPublished) -> None:
+def _ignore(_: Direct | FollowLog | Logged | AboutWaiters) -> None:
     """Drop a message."""
 
 
@@ -92,8 +94,8 @@ class Shared(NamedTuple):
     """Is called with requests to workers of this node."""
     logs: Callable[[FollowLog | Logged], None] = _ignore
     """Is called with messages about logs of jobs."""
-    values: Callable[[FollowValues | ValuesPublished], None] = _ignore
-    """Is called with messages about published values."""
+    waiters: Callable[[AboutWaiters], None] = _ignore
+    """Is called with messages about published values and streams."""
     recovered: Callable[[Sequence[int], Recovered], None] = _ignore_recovery
     """Is called with ended terms and each part of their jobs that this node has given back."""
     interests_changed: Callable[[], object] = _ignore_change
@@ -144,7 +146,7 @@ class Sharing:
         """Ended terms whose jobs are recovered once the subscriptions are renewed: this node's last term may be among them."""
         self._sign_readers: list[tuple[Callable[[Signs], None], Callable[[], bool]]] = []
         self._direct, self._logs, self._recovered = shared.direct, shared.logs, shared.recovered
-        self._values = shared.values
+        self._waiters = shared.waiters
         self._interests_changed = shared.interests_changed
         shared.relay.listen(self.receive)
 
@@ -177,8 +179,8 @@ class Sharing:
                 self._direct(message)
             case FollowLog() | Logged():
                 self._logs(message)
-            case FollowValues() | ValuesPublished():
-                self._values(message)
+            case FollowValues() | ValuesPublished() | FollowStreams() | StreamsWritten():
+                self._waiters(message)
             case InterestsChanged():
                 self._interests_changed()
             case TakeSlots():

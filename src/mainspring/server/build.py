@@ -45,7 +45,7 @@ from mainspring.clock import to_us
 from mainspring.deadlines.service import Deadlines
 from mainspring.deadlines.store import Item
 from mainspring.event_log.service import EventLog
-from mainspring.events import Hub
+from mainspring.events import FollowStreams, Hub, StreamsWritten
 from mainspring.external.service import WorkService
 from mainspring.faces.gearman.face import GearmanFace, GearmanSettings, KeyedSubmits
 from mainspring.faces.gearman.peers import Peers
@@ -85,6 +85,7 @@ from mainspring.storage.reads import Reads, SetAside
 from mainspring.subscriptions.model import Target
 from mainspring.subscriptions.service import Deliverer, Timer
 from mainspring.subscriptions.webhooks import WebhookWorkers
+from mainspring.streams.service import StreamService
 from mainspring.values.service import SWEEP_INTERVAL as VALUES_SWEEP
 from mainspring.values.service import ValueService, Waiters
 from mainspring.version import version
@@ -95,6 +96,8 @@ from mainspring.workflows.service import RootRuns, WorkflowService
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from mainspring.events import AboutWaiters
 
     from mainspring.clock import Clock
     from mainspring.event_log.store import EventEngine
@@ -206,6 +209,19 @@ async def open_node(
         (lambda message: None if fleet is None else fleet.tell_others(message)) if engine.shared else None,
         cast("SharedEngine", engine).send if engine.shared else None,
     )
+    stream_readers = Waiters(
+        clock.monotonic,
+        lambda: service.term,
+        (lambda message: None if fleet is None else fleet.tell_others(message)) if engine.shared else None,
+        cast("SharedEngine", engine).send if engine.shared else None,
+        FollowStreams,
+        StreamsWritten,
+    )
+
+    def received(message: AboutWaiters) -> None:
+        about_streams = isinstance(message, (FollowStreams, StreamsWritten))
+        (stream_readers if about_streams else waiters).received(message)
+
     if engine.shared:
         job_clock = store_clock = StoreClock(clock)
         by = strategy(settings.fleet.strategy)
@@ -218,7 +234,7 @@ async def open_node(
             address,
             workers,
             log_readers.received,
-            waiters.received,
+            received,
             (lambda: None) if interests is None else interests.changed,
         )
     mine: Callable[[str], bool] = (lambda _: True) if fleet is None else fleet.first_in_line
@@ -331,6 +347,18 @@ async def open_node(
             lambda: service.term,
             is_shared=engine.shared,
             mine=mine,
+            sweep_interval=max(VALUES_SWEEP, settings.fleet.rest),
+            root_of=(lambda run: run) if runs is None else runs.cache.root_of,
+        )
+    streams = None
+    if Feature.STREAMS not in lacks:
+        streams = StreamService(
+            commits,
+            reads,
+            job_clock,
+            stream_readers,
+            lambda: service.term,
+            mine=mine if engine.shared else None,
             sweep_interval=max(VALUES_SWEEP, settings.fleet.rest),
             root_of=(lambda run: run) if runs is None else runs.cache.root_of,
         )
@@ -532,6 +560,8 @@ async def open_node(
         checks.append(logs.check)
     if values is not None:
         checks.append(values.check)
+    if streams is not None:
+        checks.append(streams.check)
     if settings.listen.http is not None and Feature.LINES not in lacks:
         checks.append(lambda _: oldest.refresh())
     node = Node(

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from mainspring.clock import Clock
-    from mainspring.events import Direct, FollowLog, FollowValues, Logged, Message, ValuesPublished
+    from mainspring.events import AboutWaiters, Direct, FollowLog, Logged, Message
     from mainspring.faces.gearman.peers import Connected, Peers, TaskWorker
     from mainspring.ids import Handles, Term
     from mainspring.jobs.held import FunctionQueue, Worker
@@ -271,7 +271,7 @@ class Fleet:
         address: str = "",
         workers: ConnectedWorkers | None = None,
         logs: Callable[[FollowLog | Logged], None] = lambda _: None,
-        values: Callable[[FollowValues | ValuesPublished], None] = lambda _: None,
+        waiters: Callable[[AboutWaiters], None] = lambda _: None,
         interests_changed: Callable[[], object] = lambda: None,
     ) -> None:
         self._workers = workers
@@ -314,7 +314,7 @@ class Fleet:
             self._share,
             **({} if workers is None else {"direct": workers.directed}),
             logs=logs,
-            values=values,
+            waiters=waiters,
             recovered=self._recovered,
             interests_changed=interests_changed,
         )

@@ -173,7 +173,20 @@ def _excess(marks: Collection[Mark]) -> list[Mark]:
     return found
 
 
-class ValueTables(Protocol):
+class SweptTables(Protocol):
+    """Rows of jobs that stay when their jobs are deleted, until a sweep."""
+
+    async def valued(self, after: int, limit: int) -> Sequence[int]:
+        """Return the jobs after one that have rows, in order."""
+
+    async def existing(self, jobs: Collection[int]) -> Collection[int]:
+        """Return those of some jobs that are stored."""
+
+    async def forget(self, jobs: Collection[int]) -> None:
+        """Delete all rows of jobs."""
+
+
+class ValueTables(SweptTables, Protocol):
     """The rows of published values in a transaction."""
 
     async def held(self, jobs: Collection[int], term: int) -> Collection[int]:
@@ -187,15 +200,6 @@ class ValueTables(Protocol):
 
     async def drop(self, values: Sequence[tuple[int, str]]) -> None:
         """Delete values by job and name."""
-
-    async def valued(self, after: int, limit: int) -> Sequence[int]:
-        """Return the jobs after one that have values, in order."""
-
-    async def existing(self, jobs: Collection[int]) -> Collection[int]:
-        """Return those of some jobs that are stored."""
-
-    async def forget(self, jobs: Collection[int]) -> None:
-        """Delete all values of jobs."""
 
 
 async def save(tables: ValueTables, new: Sequence[NewValue]) -> None:
@@ -221,11 +225,11 @@ class Swept(NamedTuple):
     last: int
     """The last examined job; 0 if no more follow."""
     kept: bool
-    """Whether one of the examined jobs keeps its values."""
+    """Whether one of the examined jobs keeps its rows."""
 
 
-async def sweep(tables: ValueTables, after: int, limit: int) -> Swept:
-    """Delete the values of jobs that are stored no more, of ``limit`` jobs with ids above ``after``."""
+async def sweep(tables: SweptTables, after: int, limit: int) -> Swept:
+    """Delete the rows of jobs that are stored no more, of ``limit`` jobs with ids above ``after``."""
     jobs = await tables.valued(after, limit)
     if not jobs:
         return Swept(0, kept=False)

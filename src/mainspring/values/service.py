@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainspring.callbacks import Callback
-from mainspring.events import FollowValues, ValuesPublished
+from mainspring.events import FollowStreams, FollowValues, StreamsWritten, ValuesPublished
 from mainspring.storage.engine import Operation, Phase, Query
 from mainspring.values.model import NewValue, StoredValue
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from mainspring.clock import Clock
     from mainspring.errors import StoreError
-    from mainspring.events import Message
+    from mainspring.events import AboutWaiters, Message
     from mainspring.storage.commit_queue import CommitQueue
     from mainspring.storage.reads import Reads
     from mainspring.values.model import Swept
@@ -111,9 +111,10 @@ class Waiter:
 
 
 class Waiters:
-    """Those of a node who wait for values, by job.
+    """Those of a node who wait for values or for items of streams, by job.
 
     ``tell`` sends a message to the other nodes of the store, and ``send`` one to the node of a term; None: there are no others.
+    ``follow`` is the kind of message by which a node asks the others for reports, and ``written`` the kind of the reports.
     """
 
     def __init__(
@@ -122,7 +123,11 @@ class Waiters:
         term: Callable[[], int],
         tell: Callable[[Message], object] | None,
         send: Callable[[int, Message], object] | None,
+        follow: type[FollowValues | FollowStreams] = FollowValues,
+        written: type[ValuesPublished | StreamsWritten] = ValuesPublished,
     ) -> None:
+        self._follow = follow
+        self._written = written
         self._monotonic = monotonic
         self._term = term
         self._tell = tell
@@ -160,11 +165,11 @@ class Waiters:
         now = self._monotonic()
         if self._tell is not None and self._waiters and now - self._notified_at >= LOOK_INTERVAL:
             self._notified_at = now
-            self._tell(FollowValues(self._term()))
+            self._tell(self._follow(self._term()))
 
-    def received(self, message: FollowValues | ValuesPublished) -> None:
+    def received(self, message: AboutWaiters) -> None:
         """Process a message of another node."""
-        if isinstance(message, ValuesPublished):
+        if isinstance(message, (ValuesPublished, StreamsWritten)):
             self.wake(message.ids)
         else:
             self._followers[message.by] = self._monotonic() + FOLLOWED_FOR
@@ -176,7 +181,7 @@ class Waiters:
         self._followers = {term: until for term, until in self._followers.items() if until > now}
         if self._send is not None:
             for term in self._followers:
-                self._send(term, ValuesPublished(jobs))
+                self._send(term, self._written(jobs))
 
     def wake(self, jobs: Iterable[int]) -> None:
         """Wake those who wait for these jobs here."""
@@ -191,6 +196,75 @@ class Waiters:
             if job in self._waiters and (self._numbers.get(job) != number or job not in seen.live):
                 self._numbers[job] = number
                 self.wake((job,))
+
+
+class Upkeep:
+    """Looks at the awaited jobs of a store that nodes share, and deletes the rows of deleted jobs.
+
+    ``look`` and ``sweep`` make the query and the operation; ``line`` names the line of nodes in which one is the first, which
+    ``mine`` asks for. ``mine`` is None if no other node writes to the store.
+    """
+
+    def __init__(
+        self,
+        commits: CommitQueue,
+        reads: Reads,
+        clock: Clock,
+        waiters: Waiters,
+        look: Callable[[tuple[int, ...]], Query[Seen]],
+        sweep: Callable[[int], Operation],
+        line: str,
+        mine: Callable[[str], bool] | None,
+        sweep_interval: float,
+    ) -> None:
+        self._commits = commits
+        self._reads = reads
+        self._waiters = waiters
+        self._look = look
+        self._sweep_after = sweep
+        self._line = line
+        self._mine = mine
+        self._sweep_interval = sweep_interval
+        self._is_looking = self._is_sweeping = False
+        self.has_rows = True
+        """Whether the store may have rows. One without any is not swept, if no other node writes to it."""
+        self._looked = self._swept = clock.monotonic()
+
+    def check(self, now: float) -> None:
+        """Look and sweep, if that is due. Call it about every second."""
+        self._waiters.follow()
+        jobs = tuple(self._waiters.jobs)
+        is_shared = self._mine is not None
+        if is_shared and jobs and not self._is_looking and now - self._looked >= LOOK_INTERVAL:
+            self._looked, self._is_looking = now, True
+            self._reads.ask(self._look(jobs), lambda seen: self._seen(jobs, seen), self._not_seen)
+        is_due = now - self._swept >= self._sweep_interval and not self._is_sweeping
+        if is_due:
+            self._swept = now
+            if self.has_rows if self._mine is None else self._mine(self._line):
+                self.has_rows = False
+                self._sweep(0)
+
+    def _seen(self, jobs: Collection[int], seen: Seen) -> None:
+        self._is_looking = False
+        self._waiters.seen(jobs, seen)
+
+    def _not_seen(self, _: StoreError) -> None:
+        self._is_looking = False
+
+    def _sweep(self, after: int) -> None:
+        def swept(part: Swept) -> None:
+            self._is_sweeping = False
+            self.has_rows = self.has_rows or part.kept
+            if part.last:
+                self._sweep(part.last)
+
+        def failed(_: StoreError) -> None:
+            self._is_sweeping = False
+            self.has_rows = True
+
+        self._is_sweeping = True
+        self._commits.put(self._sweep_after(after), swept, failed)
 
 
 class ValueService:
@@ -221,19 +295,15 @@ class ValueService:
         self._later = later
         self.waiters = waiters
         self._term = term
-        self._is_shared = is_shared
-        self._mine = mine
-        self._sweep_interval = sweep_interval
+        self._upkeep = Upkeep(
+            commits, reads, clock, waiters, LookValues, SweepValues, SWEEP, mine if is_shared else None, sweep_interval
+        )
         self.root_of = root_of
         """Returns the job of a run of a workflow, which has the values of its chain."""
         self._unwritten: dict[tuple[int, str], NewValue] = {}
         """The last value of each name, until it is stored."""
         self._failed: dict[tuple[int, str], NewValue] = {}
         """Values that the store could not take. They are written again, unless later ones have come."""
-        self._is_looking = self._is_sweeping = False
-        self._may_have_values = True
-        """Whether the store may have values. One without any is not swept, if no other node writes to it."""
-        self._looked = self._swept = clock.monotonic()
 
     # ---- writing ----
 
@@ -255,7 +325,7 @@ class ValueService:
     def written(self, jobs: Sequence[int]) -> None:
         """Note that values of these jobs are stored."""
         if jobs:
-            self._may_have_values = True
+            self._upkeep.has_rows = True
             self.waiters.written(jobs)
 
     def _not_written(self, values: Sequence[NewValue], error: StoreError) -> None:
@@ -271,42 +341,9 @@ class ValueService:
         if values:
             self._put(values)
 
-    # ---- periodic work ----
-
     def check(self, now: float) -> None:
         """Look at awaited jobs, and delete the values of deleted ones. Call it about every second."""
-        self.waiters.follow()
-        jobs = tuple(self.waiters.jobs)
-        if self._is_shared and jobs and not self._is_looking and now - self._looked >= LOOK_INTERVAL:
-            self._looked, self._is_looking = now, True
-            self._reads.ask(LookValues(jobs), lambda seen: self._seen(jobs, seen), self._not_seen)
-        is_due = now - self._swept >= self._sweep_interval and not self._is_sweeping
-        if is_due:
-            self._swept = now
-            if self._mine(SWEEP) if self._is_shared else self._may_have_values:
-                self._may_have_values = False
-                self._sweep(0)
-
-    def _seen(self, jobs: Collection[int], seen: Seen) -> None:
-        self._is_looking = False
-        self.waiters.seen(jobs, seen)
-
-    def _not_seen(self, _: StoreError) -> None:
-        self._is_looking = False
-
-    def _sweep(self, after: int) -> None:
-        def swept(part: Swept) -> None:
-            self._is_sweeping = False
-            self._may_have_values = self._may_have_values or part.kept
-            if part.last:
-                self._sweep(part.last)
-
-        def failed(_: StoreError) -> None:
-            self._is_sweeping = False
-            self._may_have_values = True
-
-        self._is_sweeping = True
-        self._commits.put(SweepValues(after), swept, failed)
+        self._upkeep.check(now)
 
     # ---- reading ----
 

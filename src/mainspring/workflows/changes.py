@@ -19,6 +19,8 @@ from mainspring.ids import TERM_SPAN
 from mainspring.jobs.lateness import timed
 from mainspring.jobs.model import CANCEL_REASON, Job, Options, StopRequest, decode_options, failure
 from mainspring.jobs.model import State as JobState
+from mainspring.streams.model import NewItems, items_of_run
+from mainspring.streams.model import save as append_items
 from mainspring.values.model import NewValue, save
 from mainspring.workflows import tables
 from mainspring.workflows.activities import activity_ended
@@ -357,11 +359,17 @@ class RunChanges:
         self._asks = False
         """Whether the transaction asks for slots of resources."""
         self._values: list[NewValue] = []
+        self._items: list[NewItems] = []
 
     def publish(self, found: RunDraft, values: Sequence[tuple[str, bytes]]) -> None:
         """Store values that the code of a run has published; they belong to the root job of its chain."""
         root, attempt, at_us = found.run.row.root, found.run.state.attempt, found.draft.now_us
         self._values += [NewValue(root, name, attempt, at_us, value) for name, value in values]
+
+    def stream(self, found: RunDraft, streams: Sequence[tuple[str, Sequence[bytes]]]) -> None:
+        """Store items that the code of a run has written to streams; they belong to the root job of its chain."""
+        root, attempt, at_us = found.run.row.root, found.run.state.attempt, found.draft.now_us
+        self._items += [items_of_run(root, name, attempt, at_us, items) for name, items in streams]
 
     def handle_of(self, job_id: int) -> str:
         """Return the text of a job's handle."""
@@ -573,6 +581,9 @@ class RunChanges:
         if self._values:
             values, self._values = self._values, []
             await save(self.tables.values, values)
+        if self._items:
+            items, self._items = self._items, []
+            await append_items(self.tables.streams, items)
         recorded = self.tables.events
         if not TYPES.isdisjoint(recorded.interests.types):
             for found in changed:

@@ -271,6 +271,8 @@ class Completion(NamedTuple):
     """Steps that wait for their next attempts: the run gets a decision when the first one is due."""
     values: Sequence[tuple[str, bytes]] = ()
     """Names and values that the code has published. They are stored with the report, if that is recorded."""
+    streams: Sequence[tuple[str, Sequence[bytes]]] = ()
+    """Names of streams with the items that the code has written, likewise."""
 
 
 Verdict = Literal["recorded", "stale", "refused", "parked"]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from mainspring.jobs.model import Job, Options
+    from mainspring.streams.model import StreamTables
     from mainspring.values.model import ValueTables
     from mainspring.workflows.model import Definition
     from mainspring.workflows.requests import Signal
@@ -141,6 +142,10 @@ class RunTables(Runs, RunTransaction, Protocol):
     @property
     def values(self) -> ValueTables:
         """The published values of runs, which are written with their events."""
+
+    @property
+    def streams(self) -> StreamTables:
+        """The streams of runs, likewise."""
 
     async def hold(self, runs: Collection[int]) -> None:
         """Lock open runs until the end of the transaction, without waiting.

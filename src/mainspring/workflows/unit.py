@@ -237,6 +237,8 @@ async def _decide(changes: RunChanges, completion: Completion, now_us: int) -> C
         row.about = completion.about
     if completion.values and verdict == "recorded":
         changes.publish(found, completion.values)
+    if completion.streams and verdict == "recorded":
+        changes.stream(found, completion.streams)
     if draft.cancels:
         await _cancel_activities(changes, found)
     if state.status == Status.CONTINUED_AS_NEW:

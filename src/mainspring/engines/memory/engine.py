@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from mainspring.access.audit import event_of, recorded_acts
 from mainspring.access.idempotency import KeyedGroup
-from mainspring.engines.memory import access, completions, deadlines, events, holds, jobs, queries, values
+from mainspring.engines.memory import access, completions, deadlines, events, holds, jobs, queries, streams, values
 from mainspring.engines.memory.holds import ask_for_runs
 from mainspring.engines.memory.jobs import PENDING, copy, delete, enter_end, forget_ended, submit
 from mainspring.engines.memory.tables import Tables
@@ -195,6 +195,7 @@ _HANDLERS: Final[dict[type[Operation], Callable[[Tables, Any], object]]] = {
     **holds.HANDLERS,
     **completions.HANDLERS,
     **values.HANDLERS,
+    **streams.HANDLERS,
     Probe: lambda _, __: None,
 }
 
@@ -277,6 +278,7 @@ class Runner:
             **holds.READERS,
             **completions.READERS,
             **values.READERS,
+            **streams.READERS,
         }
         for one in slices:
             self._handlers |= one.handlers

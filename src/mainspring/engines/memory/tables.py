@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mainspring.schedules.store import Key
     from mainspring.series import Row
     from mainspring.subscriptions.model import Delivery, Subscribed
+    from mainspring.streams.model import Block, Head
     from mainspring.values.model import StoredValue
     from mainspring.workflows.model import Definition
     from mainspring.workflows.requests import Signal
@@ -226,6 +227,10 @@ class Tables:
         """The chunks of the logs of jobs, by job and id."""
         self.values: dict[int, dict[str, StoredValue]] = {}
         """Published values, by job and name."""
+        self.streams: dict[int, dict[str, Head]] = {}
+        """Streams, by job and name."""
+        self.blocks: dict[tuple[int, str], list[Block]] = {}
+        """The blocks of streams, by job and name, in the order of their numbers."""
         self.operations: dict[int, BulkOperation] = {}
         """Operations on many jobs."""
         self.operation_steps: dict[int, dict[int, bytes]] = {}

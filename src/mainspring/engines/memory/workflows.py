@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from mainspring.engines.memory import jobs
 from mainspring.engines.memory.engine import MemoryGround, Transaction
 from mainspring.engines.memory.jobs import PENDING, find_job
+from mainspring.engines.memory.streams import MemoryStreams
 from mainspring.engines.memory.values import MemoryValues
 from mainspring.jobs.model import State
 from mainspring.namespaces import ANY
@@ -111,6 +112,10 @@ class MemoryRuns(SerialRuns, MemoryRunReads, MemoryGround):
     @property
     def values(self) -> MemoryValues:
         return MemoryValues(self._tables)
+
+    @property
+    def streams(self) -> MemoryStreams:
+        return MemoryStreams(self._tables)
 
     async def load_short(self, runs: Collection[int]) -> list[tuple[ops.RunRow, list[bytes]]]:
         found = [stored for run in runs if (stored := await self.load(run)) is not None]

@@ -23,7 +23,7 @@ from mainspring.engines.postgres.lists import READERS, Reader
 from mainspring.engines.postgres.relay import Relay
 from mainspring.engines.postgres.transaction import Nodes, Statements, load_statements
 from mainspring.engines.postgres.writer import SLOW_GROUP, Watch, Writer
-from mainspring.engines.sql import access, completions, events, holds, records, values
+from mainspring.engines.sql import access, completions, events, holds, records, streams, values
 from mainspring.errors import StoreBrokenError, StoreError, StoreFencedError
 from mainspring.event_log.interests import CurrentInterests
 from mainspring.ids import Term
@@ -115,6 +115,7 @@ class PostgresEngine:
             **records.READERS,
             **events.READERS,
             **values.READERS,
+            **streams.READERS,
             **holds.readers(PostgresHolds),
             **completions.READERS,
         }

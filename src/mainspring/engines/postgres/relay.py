@@ -26,6 +26,7 @@ from mainspring.events import (
     Ask,
     Direct,
     FollowLog,
+    FollowStreams,
     FollowValues,
     InterestsChanged,
     Logged,
@@ -36,6 +37,7 @@ from mainspring.events import (
     Settled,
     Stop,
     StopRequested,
+    StreamsWritten,
     TakeSlots,
     ValuesPublished,
 )
@@ -88,6 +90,8 @@ _KINDS: Final[tuple[type[Any], ...]] = (
     TakeSlots,
     FollowValues,
     ValuesPublished,
+    FollowStreams,
+    StreamsWritten,
 )
 """A kind is sent as its index here: append new kinds at the end."""
 
@@ -185,7 +189,7 @@ class Relay:
             size += 4 * len(message.text)
         elif isinstance(message, Running):
             size += len(message.worker) + len(message.numerator) + len(message.denominator)
-        elif isinstance(message, (Settled, Logged, ValuesPublished)):
+        elif isinstance(message, (Settled, Logged, ValuesPublished, StreamsWritten)):
             size += 9 * len(message.ids)
         if self._bytes + size > BACKLOG_LIMIT:
             self.dropped += 1

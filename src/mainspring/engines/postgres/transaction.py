@@ -71,6 +71,7 @@ SQL_FILES: Final = (
     "external.sql",
     "completions.sql",
     "values.sql",
+    "streams.sql",
 )
 
 SQL: Final = statements.load(__package__, SQL_FILES, _DIALECT)

@@ -259,11 +259,12 @@ def _run_of(settlement: Settlement) -> int:
 
 
 def _goes_on(completion: Completion) -> bool:
-    """Return whether the run of a completion stays open, needs no other one, and publishes nothing."""
+    """Return whether the run of a completion stays open, needs no other one, and publishes and writes nothing."""
     decisions = completion.decisions
     return (
         completion.parked is None
         and not completion.values
+        and not completion.streams
         and DECISIONS.issuperset(map(type, decisions))
         and not any(map(is_about_holds, decisions))  # they lock resources
     )

@@ -69,7 +69,7 @@ from mainspring.engines.postgres.new_leases import NewLeases
 from mainspring.engines.postgres.transaction import JOBS_SQL, Functions, Memory, Nodes, Transaction, load_statements
 from mainspring.engines.postgres.warm_runs import NoStore, NotWarmError
 from mainspring.engines.postgres.workflows import PostgresWorkflowSlice
-from mainspring.engines.sql import access, completions, deadlines, events, holds, records, values
+from mainspring.engines.sql import access, completions, deadlines, events, holds, records, streams, values
 from mainspring.errors import StoreError, StoreFencedError
 from mainspring.event_log.store import Numbered, NumberEvents
 from mainspring.jobs import store as ops
@@ -150,6 +150,7 @@ HANDLERS: Final[dict[type[Operation], Handler]] = {
     **records.HANDLERS,
     **events.HANDLERS,
     **values.HANDLERS,
+    **streams.HANDLERS,
     **deadlines.handlers(changing.PostgresDeadlines),
     **holds.handlers(claiming.PostgresHolds),
     **completions.handlers(settling.PostgresCompletions),

@@ -26,6 +26,8 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "tags": ("namespace", "tag", "job", "created_us"),
     "deadlines": ("job", "kind", "schedule", "due_us"),
     "job_values": ("job", "name", "attempt", "number", "at_us", "value"),
+    "job_streams": ("job", "name", "items", "bytes", "part", "writer", "seen", "refused", "at_us"),
+    "stream_blocks": ("job", "name", "first", "length", "attempt", "part", "at_us", "items"),
 }  # fmt: skip
 """The columns of each table whose rows move unchanged. Jobs and terms have a form of their own."""
 

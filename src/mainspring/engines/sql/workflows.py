@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from mainspring.engines.sql.statements import LARGEST
+from mainspring.engines.sql.streams import StreamRows
 from mainspring.engines.sql.values import ValueRows
 from mainspring.errors import StoreError
 from mainspring.jobs.model import State, read_options
@@ -325,6 +326,10 @@ class RunWrites(RunReads):
     @property
     def values(self) -> ValueRows:
         return ValueRows(self._tx)
+
+    @property
+    def streams(self) -> StreamRows:
+        return StreamRows(self._tx)
 
     async def load_short(self, runs: Collection[int]) -> list[tuple[RunRow, list[bytes]]]:
         rows = [stored_row(values) for values in await self._sql.fetch("load_short_runs", self._sql.among(runs))]

@@ -14,7 +14,7 @@ import structlog
 
 from mainspring.access.audit import event_of, recorded_acts
 from mainspring.access.idempotency import KeyedGroup
-from mainspring.engines.sql import access, completions, deadlines, events, holds, records, values
+from mainspring.engines.sql import access, completions, deadlines, events, holds, records, streams, values
 from mainspring.engines.sql.completions import CompletionRows
 from mainspring.engines.sql.deadlines import DeadlineRows
 from mainspring.engines.sql.holds import HoldRows
@@ -98,6 +98,7 @@ _HANDLERS: dict[type[Operation], Callable[[Any, Any], Sequence[Any]]] = {
     **claiming.RESOURCE_HANDLERS,
     **{kind: synchronous(handler) for kind, handler in (access.HANDLERS | records.HANDLERS | events.HANDLERS).items()},
     **{kind: synchronous(handler) for kind, handler in values.HANDLERS.items()},
+    **{kind: synchronous(handler) for kind, handler in streams.HANDLERS.items()},
     **{kind: synchronous(handler) for kind, handler in deadlines.handlers(SqliteDeadlines).items()},
     **{kind: synchronous(handler) for kind, handler in holds.handlers(SqliteHolds).items()},
     **{kind: synchronous(handler) for kind, handler in completions.handlers(SqliteCompletions).items()},
@@ -153,6 +154,7 @@ class SqliteEngine:
             **records.READERS,
             **events.READERS,
             **values.READERS,
+            **streams.READERS,
             **holds.readers(SqliteHolds),
             **completions.READERS,
         }

@@ -86,6 +86,12 @@ SELECT job, kind, schedule, due_us FROM deadlines WHERE job IN (SELECT id FROM l
 -- name: job_values
 SELECT job, name, attempt, number, at_us, value FROM job_values WHERE job IN (SELECT id FROM leaving_jobs);
 
+-- name: job_streams
+SELECT job, name, items, bytes, part, writer, seen, refused, at_us FROM job_streams WHERE job IN (SELECT id FROM leaving_jobs);
+
+-- name: stream_blocks
+SELECT job, name, first, length, attempt, part, at_us, items FROM stream_blocks WHERE job IN (SELECT id FROM leaving_jobs);
+
 -- The fire time of a schedule that began one of the runs: as its job is gone, the repair of schedules ends it.
 -- name: release_fires
 UPDATE fires SET standing = 2 WHERE standing = 1 AND job IN (SELECT id FROM leaving_jobs);

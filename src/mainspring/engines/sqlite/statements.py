@@ -30,6 +30,7 @@ SQL_FILES: Final = (
     "external.sql",
     "completions.sql",
     "values.sql",
+    "streams.sql",
 )
 
 
