@@ -82,10 +82,10 @@ from mainspring.server.settings import TcpAddress
 from mainspring.storage.agenda import FETCH_TIMES, FetchTimes
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads, SetAside
+from mainspring.streams.service import StreamService
 from mainspring.subscriptions.model import Target
 from mainspring.subscriptions.service import Deliverer, Timer
 from mainspring.subscriptions.webhooks import WebhookWorkers
-from mainspring.streams.service import StreamService
 from mainspring.values.service import SWEEP_INTERVAL as VALUES_SWEEP
 from mainspring.values.service import ValueService, Waiters
 from mainspring.version import version
@@ -97,10 +97,9 @@ from mainspring.workflows.service import RootRuns, WorkflowService
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from mainspring.events import AboutWaiters
-
     from mainspring.clock import Clock
     from mainspring.event_log.store import EventEngine
+    from mainspring.events import AboutWaiters
     from mainspring.faces.web import Measure
     from mainspring.faces.web.gearmand_http import GearmandHttp
     from mainspring.nodes.model import NodeRow

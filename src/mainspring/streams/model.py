@@ -160,8 +160,8 @@ def full(name: str) -> str:
     """Return why an item is refused for which there is no room."""
     return (
         f"the stream {name!r} has no room for this item: the streams of one job or run have at most {MOST_STREAMS} names and"
-        f" {ALL_BYTES:,} bytes, of all attempts together, and each item counts {ITEM_COST} bytes more than its JSON: write less, or"
-        " store large output elsewhere"
+        f" {ALL_BYTES:,} bytes, of all attempts together, and each item counts {ITEM_COST} bytes more than its JSON: write less,"
+        " or store large output elsewhere"
     )
 
 
@@ -283,5 +283,5 @@ async def write(tables: StreamTables, new: Sequence[NewItems], term: int) -> lis
     held = set(await tables.held(sorted({one.job for one in new}), term))
     if not held:
         return [Taken.LOST] * len(new)
-    outcomes = iter(await save(tables, [one for one in new if one.job in held]))
-    return [next(outcomes) if one.job in held else Taken.LOST for one in new]
+    outcomes = iter(await save(tables, [batch for batch in new if batch.job in held]))
+    return [next(outcomes) if batch.job in held else Taken.LOST for batch in new]

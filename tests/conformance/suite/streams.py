@@ -57,7 +57,9 @@ class StreamSuite(StoreFixtures):
 
     def test_items_have_numbers_in_their_order(self, store: Store) -> None:
         job = store.leased()
-        assert write(store, new(job, b'"x"', b'{"y":[null,"\xc3\xa4"]}'), new(job, b"1", name="b")) == [Taken.STORED] * 2
+        assert (
+            write(store, new(job, b'"x"', b'{"y":[null,"\xc3\xa4"]}'), new(job, b"1", name="b")) == [Taken.STORED] * 2
+        )
         assert write(store, new(job, b"3", at=2)) == [Taken.STORED]
         store.reopen()
         assert store.read(ReadBlocks(job.id, "a", 0, ONCE)) == [
@@ -159,8 +161,8 @@ class StreamSuite(StoreFixtures):
             assert write(store, new(job, *[large] * 16, at=first)) == [Taken.STORED]
         assert write(store, new(job, *[large] * 8, name="b")) == [Taken.STORED]
         assert write(store, new(job, *[large] * 9, at=most - 16)) == [Taken.FULL], "the part that fits is stored"
-        first, second = store.read(ReadHeads(job.id))
-        assert (first.items, second.items, first.bytes + second.bytes) == (most - 8, 8, ALL_BYTES)
+        one, two = store.read(ReadHeads(job.id))
+        assert (one.items, two.items, one.bytes + two.bytes) == (most - 8, 8, ALL_BYTES)
         assert write(store, new(job, large, b"1", at=most - 8)) == [Taken.FULL]
         assert write(store, new(job, b"1", at=most - 7)) == [Taken.LOST], "no gap"
         assert write(store, new(other, b"0")) == [Taken.STORED], "another job has room of its own"

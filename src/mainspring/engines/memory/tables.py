@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from mainspring.schedules.reconcile import Stored
     from mainspring.schedules.store import Key
     from mainspring.series import Row
-    from mainspring.subscriptions.model import Delivery, Subscribed
     from mainspring.streams.model import Block, Head
+    from mainspring.subscriptions.model import Delivery, Subscribed
     from mainspring.values.model import StoredValue
     from mainspring.workflows.model import Definition
     from mainspring.workflows.requests import Signal

@@ -74,7 +74,7 @@ async def _heads(tx: Transaction, query: ReadHeads, _: Meter) -> list[Head]:
 
 async def _blocks(tx: Transaction, query: ReadBlocks, _: Meter) -> list[Block]:
     rows = await tx.sql.fetch("blocks_of_stream", query.job, query.name, query.offset, MOST_BLOCKS, query.size)
-    blocks = [Block(*row) for row in rows]
+    blocks = sorted(Block(*row) for row in rows)
     return [block for block in blocks if block.first + block.length > query.offset]
 
 

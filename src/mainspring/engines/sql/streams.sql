@@ -22,7 +22,7 @@ DELETE FROM stream_blocks WHERE job {among($1)};
 -- name: forget_stream_heads
 DELETE FROM job_streams WHERE job {among($1)};
 
--- The blocks that have items from a number, up to a number of bytes, and at least one block.
+-- The blocks that have items from a number, up to a number of bytes, and at least one block, in any order.
 -- name: blocks_of_stream
 SELECT job, name, first, length, attempt, part, at_us, items FROM (
     SELECT found.*, sum(length(found.items)) OVER (ORDER BY found.first) - length(found.items) AS before FROM (
@@ -31,7 +31,7 @@ SELECT job, name, first, length, attempt, part, at_us, items FROM (
             (SELECT max(first) FROM stream_blocks WHERE job = $1 AND name = $2 AND first <= $3), 0)
         ORDER BY first LIMIT $4
     ) AS found
-) AS summed WHERE before < $5 ORDER BY first;
+) AS summed WHERE before < $5;
 
 -- name: stream_lengths
 SELECT job, CAST(sum(items) AS bigint) FROM job_streams WHERE job {among($1)} GROUP BY job;
