@@ -69,7 +69,7 @@ def items_of_run(root: int, name: str, attempt: int, at_us: int, items: Sequence
 
 
 class Head(NamedTuple):
-    """What a stream has."""
+    """The length, the size and the last writer of a stream."""
 
     job: int
     name: str
@@ -106,7 +106,7 @@ class Block(NamedTuple):
 
 
 class Taken(Enum):
-    """What has become of a batch."""
+    """The outcome of a batch."""
 
     STORED = auto()
     FULL = auto()
@@ -197,13 +197,13 @@ def append(stored: Iterable[Head], new: Sequence[NewItems]) -> Appended:
     taken: list[Taken] = []
     for batch in new:
         key = batch.job, batch.name
-        known = heads.get(key)
-        if known is None:
+        found = heads.get(key)
+        if found is None:
             if names.get(batch.job, 0) == MOST_STREAMS:
                 taken.append(Taken.FULL)
                 continue
-            known = Head(batch.job, batch.name, 0, 0, 0, 0, 0, 0, batch.at_us)
-        head = known
+            found = Head(batch.job, batch.name, 0, 0, 0, 0, 0, 0, batch.at_us)
+        head = found
         if head.part == 0 or head.writer != batch.writer:
             head = head._replace(part=head.part + 1, writer=batch.writer, seen=0)
         if batch.position > head.seen:

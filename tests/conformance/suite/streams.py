@@ -300,8 +300,8 @@ class StreamFlows(FlowFixtures):
 
     def test_the_runs_of_a_chain_share_their_streams(self, flows: Flows) -> None:
         run = flows.start()
-        again = flows.continuing(attempt=2, failure=b'{"type":"E","message":""}')
-        flows.decide(run, flows.task(run), again, streams=[("a", [b"0"])])
+        retried = flows.continuing(attempt=2, failure=b'{"type":"E","message":""}')
+        flows.decide(run, flows.task(run), retried, streams=[("a", [b"0"])])
         following = flows.last(run)
         assert following != run
         flows.decide(following, flows.task(following), flows.close(), streams=[("a", [b"1"])])

@@ -70,7 +70,7 @@ def test_a_run_writes_without_repeats() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 6)), max_size=20))
 def test_of_a_writer_a_prefix_is_stored_once(sent: list[tuple[int, int]]) -> None:
-    """Whatever batches of its 20 items arrive, in whatever order."""
+    """Batches arrive in any order, repeated or not."""
     heads: list[Head] = []
     stored: list[int] = []
     for position, length in sent:
