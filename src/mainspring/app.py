@@ -613,6 +613,11 @@ class App(AppClient):
         retry: Retry | None = None,
         priority: Priority | None = None,
         id: Unique | None = None,
+        concurrency: int | None = None,
+        concurrency_per_key: int | None = None,
+        rate: Rate | None = None,
+        rate_per_key: Rate | None = None,
+        concurrency_key: Key = "",
         middleware: None = None,
     ) -> DefineWorkflow: ...
     def workflow(
@@ -629,6 +634,11 @@ class App(AppClient):
         retry: Retry | None = None,
         priority: Priority | None = None,
         id: Unique | None = None,  # noqa: A002 - the option's name everywhere
+        concurrency: int | None = None,
+        concurrency_per_key: int | None = None,
+        rate: Rate | None = None,
+        rate_per_key: Rate | None = None,
+        concurrency_key: Key = "",
         middleware: None = None,
     ) -> Any:
         """Define a workflow: a coroutine function whose runs survive the ends of processes.
@@ -642,6 +652,11 @@ class App(AppClient):
 
         ``priority``, ``id``, ``start_within`` and ``deadline`` are defaults for the runs; see ``Workflow.options``.
 
+        ``concurrency`` limits how many runs of the workflow are open at a time, in all versions and on all nodes together, and
+        ``rate`` how many begin in a period. ``concurrency_per_key`` and ``rate_per_key`` limit the runs of each
+        ``concurrency_key``. A start without a place waits, with its signals, in the order of priorities and starts. A run that
+        continues as new keeps its place.
+
         There is no ``middleware`` for workflows: it runs around their tasks and local steps.
 
         Raises UsageError if an option is wrong, the name is taken, or the App's store has no workflows.
@@ -654,10 +669,15 @@ class App(AppClient):
         errors = check_park_on(park_on)
         options = build_options(priority=priority, start_within=start_within, deadline=deadline)
         check_retry(retry)
-        chosen = "" if id is None else workflow_id(id)
+        rules = JobRules(
+            options,
+            "" if id is None else workflow_id(id),
+            build_limits(concurrency, concurrency_per_key, rate, rate_per_key),
+            check_text_or_function(concurrency_key, "concurrency_key", check_key),
+        )
 
         def define(call: Callable[..., Any]) -> Any:
-            return self._definitions.workflow(call, name, version, limit, errors, options, chosen, retry)
+            return self._definitions.workflow(call, name, version, limit, errors, rules, retry)
 
         return define(call) if call is not None else DefineWorkflow(define)
 

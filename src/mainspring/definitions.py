@@ -19,6 +19,7 @@ from mainspring.client.listening import check_listener
 from mainspring.client.options import (
     Options,
     build_options,
+    check_key,
     check_retry,
     check_text_or_function,
     check_unique,
@@ -115,15 +116,17 @@ class Workflow(Submission[P, R]):
         check: Check,
         add: Callable[[WorkflowFunction], None],
         inbox: Inbox | None = None,
+        key: Key = "",
     ) -> None:
         code = function.code
-        super().__init__(code.name, code.signature, connections, options, unique, inbox, check=check)
+        super().__init__(code.name, code.signature, connections, options, unique, inbox, key, check)
         self.function = function
         self._add = add
         self.defaults = options
         if options.version is None:
             # Without it, a node that keeps no workflows would keep the run as a job that no worker takes.
-            self._wire_options = replace(options, version="").wire()
+            self._options = replace(self._options, version="")
+            self._wire_options = self._options.wire()
         functools.update_wrapper(cast("Any", self), function.code.call)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
@@ -152,6 +155,7 @@ class Workflow(Submission[P, R]):
         version: str | None = None,
         cancel: CancelMode | None = None,
         child_policy: ChildPolicy | None = None,
+        concurrency_key: str | Callable[P, str] | None = None,
         connection: Any = None,
         schema: str = DEFAULT_SCHEMA,
     ) -> Workflow[P, R]:
@@ -168,13 +172,18 @@ class Workflow(Submission[P, R]):
         what happens to it if the parent's code cancels its wait for it: ``"try"``, ``"wait"`` or ``"abandon"``, as for an
         activity.
 
+        ``concurrency_key``, or a function that computes it from the arguments, is the key whose limits of open runs it shares.
+
         ``connection`` and ``schema`` are as of a task's options: the run exists if and only if the transaction of the connection
         commits. A version that no worker has registered then waits for a worker.
 
         Raises UsageError if an option is wrong, or the App's store does not support it.
         """
-        self._check({"connection": connection})
+        self._check({"connection": connection, "concurrency_key": concurrency_key})
         limit = None if timeout is None else run_limit(timeout)
+        key: Key = self._key
+        if concurrency_key is not None:
+            key = check_text_or_function(concurrency_key, "concurrency_key", check_key)
         if version is not None:
             check_version(self.name, version)
         newer = build_options(
@@ -190,8 +199,8 @@ class Workflow(Submission[P, R]):
         )
         chosen = self._unique if id is None else workflow_id(id)
         inbox = inbox_of(connection, schema) or self._inbox
-        options = self._options.merged(newer)
-        return Workflow(self.function, self._connections, options, chosen, self._check, self._add, inbox)
+        options = replace(self.defaults.merged(newer), concurrency_key=None)
+        return Workflow(self.function, self._connections, options, chosen, self._check, self._add, inbox, key)
 
     def version(
         self,
@@ -216,15 +225,15 @@ class Workflow(Submission[P, R]):
         policy = this.code.retry if retry is None else retry
 
         def define(call: Callable[P, Coroutine[Any, Any, R]]) -> Workflow[P, R]:
-            function = build_workflow(call, self.name, version, limit, errors, policy, this.times)
+            function = build_workflow(call, self.name, version, limit, errors, policy, this.times, this.limits)
             if problem := signature_misfit(this.code.call, function.code.call):
                 raise UsageError(
                     f"{_name_of(function.code.call)} cannot be version {version!r} of the workflow {self.name}: {problem}. A run "
                     "may begin with either version, so both need the same parameters; define a workflow with another name"
                 )
             self._add(function)
-            options = replace(self._options, version=None)
-            return Workflow(function, self._connections, options, self._unique, self._check, self._add)
+            options = replace(self.defaults, version=None)
+            return Workflow(function, self._connections, options, self._unique, self._check, self._add, key=self._key)
 
         return DefineVersion(define)
 
@@ -256,7 +265,11 @@ class Workflow(Submission[P, R]):
         if self._inbox is not None:
             raise UsageError(f"{self.name}: a child begins with a decision of its parent: leave connection out")
         unique = self.unique_of(args, kwargs)
-        call = ChildCall(self.name, self._codec, self._options, unique, self._connections, self._decode)
+        key = self._options.concurrency_key or ""
+        if callable(self._key):
+            key = check_key(self._key(*args, **kwargs), f"{self.name}: the concurrency_key of these arguments")
+        options = replace(self._options, concurrency_key=key or None)
+        call = ChildCall(self.name, self._codec, options, unique, self._connections, self._decode)
         child: Job[R] = calls.start_child(call, args, kwargs)
         return child
 
@@ -562,14 +575,14 @@ class Definitions:
         version: str,
         timeout: float | None,
         park_on: tuple[type[BaseException], ...],
-        options: Options,
-        unique: Unique,
+        rules: JobRules,
         retry: Retry | None,
     ) -> Workflow[..., Any]:
         """Define a workflow. Raises UsageError if the function cannot be one, or the name is taken."""
-        function = build_workflow(call, name, version, timeout, park_on, retry, times_of(options))
-        self._registry.add_workflow(function)
-        return Workflow(function, self._connections, options, unique, self._check, self._registry.add_workflow)
+        function = build_workflow(call, name, version, timeout, park_on, retry, times_of(rules.options), rules.limits)
+        add = self._registry.add_workflow
+        add(function)
+        return Workflow(function, self._connections, rules.options, rules.unique, self._check, add, key=rules.key)
 
     def scheduled(
         self,

@@ -284,6 +284,9 @@ class StartRun(Arguments, Request[StartedRun]):
         Seconds | None,
         described("The run is overdue if it has not ended within this time.", label="Late if not ended within"),
     ] = None
+    concurrency_key: Annotated[
+        Text, described("The key whose limits of open runs the run shares.", "--key", label="Concurrency key")
+    ] = ""
 
 
 class ListWorkflowRuns(Request[Page[RunInfo]]):

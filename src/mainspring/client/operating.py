@@ -67,6 +67,7 @@ class RunStart(TypedDict, total=False):
     priority: Literal["high", "low", "normal"]
     start_within: Duration | None
     deadline: Duration | None
+    concurrency_key: str
     args: Any | UnsetType
 
 

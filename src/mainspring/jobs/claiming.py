@@ -185,7 +185,7 @@ class Claiming:
 
         Jobs that stand for runs are begun instead, with or without workers.
         """
-        if queue.admission is not None:
+        if queue.admission is not None and not queue.is_root:
             if self._ask_for_tokens is not None:
                 self._ask_for_tokens(queue)
             if queue.admission.limits.uses or queue.admission.returned:

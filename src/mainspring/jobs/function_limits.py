@@ -103,6 +103,8 @@ class Functions:
         self._times = times
         self._declared_times: dict[Worker, dict[bytes, Times]] = {}
         """The declarations of this node's workers."""
+        self._declared_limits: dict[Worker, dict[bytes, Limits]] = {}
+        """Those of their workflows."""
         self._ends: dict[bytes, int] = {}
         """The ends of pauses that have a timer, by function."""
         self._repeated = self._clock.monotonic()
@@ -227,6 +229,12 @@ class Functions:
         change = self._change(function, lambda row, now_us: rules.with_declaration(row, limits, now_us))
         CallInProgress(change, lambda _: None, lambda _: None)
 
+    def declare_of_runs(self, worker: Worker, function: bytes, limits: Limits) -> None:
+        """Store the limits of open runs that a worker of this node declares for a workflow. They apply here at once."""
+        if self._kept and not worker.gone:
+            self._declared_limits.setdefault(worker, {})[function] = limits
+            self.declare(function, limits)
+
     def declare_times(self, worker: Worker, declared: Mapping[bytes, Times]) -> None:
         """Store the times that a worker of this node declares for its functions. They apply here at once."""
         if self._kept and not worker.gone:
@@ -298,6 +306,11 @@ class Functions:
                     self.declare_of(queue.name, ability)
             for worker in [one for one in self._declared_times if one.gone]:
                 del self._declared_times[worker]
+            for worker in [one for one in self._declared_limits if one.gone]:
+                del self._declared_limits[worker]
+            for limited in list(self._declared_limits.values()):
+                for function, limits in list(limited.items()):
+                    self.declare(function, limits)
             for declared in list(self._declared_times.values()):
                 for function, times in list(declared.items()):
                     self._declare_times(function, times)

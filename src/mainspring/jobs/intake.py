@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.assignment import Assigner
     from mainspring.jobs.held import FunctionQueue, Held
     from mainspring.jobs.roots import RootJobs
+    from mainspring.jobs.run_places import Filled
     from mainspring.jobs.table import Context, Listener
 
     Accepted = Callable[[list[int], "dict[int, Found]"], None]
@@ -184,8 +185,11 @@ class Intake:
         accepted(ids, joined)
         self.stored(jobs)
 
-    def stored(self, jobs: Sequence[Job]) -> None:
-        """Process new rows: hand out jobs that are leased to this node, and set timers for the others."""
+    def stored(self, jobs: Sequence[Job], *, serves: bool = True) -> None:
+        """Process new rows: hand out jobs that are leased to this node, and set timers for the others.
+
+        Without ``serves``, jobs that are not leased wait until something else serves their queues.
+        """
         if not jobs:
             return
         self.submitted(jobs)
@@ -222,7 +226,7 @@ class Intake:
             elif state == _SCHEDULED:
                 self._wake_at(job.due_us)
             else:
-                waiting = queues.get(job.function)
+                waiting = queues.get(job.function) if serves else None
                 if waiting is not None:
                     touched[waiting] = None
             if job.expires_us:
@@ -500,11 +504,13 @@ class NodeJobLifecycle:
         intake: Intake,
         clients: Clients,
         times: FunctionTimes,
+        roots: RootJobs,
         dated: Callable[[Sequence[DueRow]], None],
     ) -> None:
         """``dated`` is called with committed times by which jobs should have begun and ended."""
         self._dated = dated
         self._times = times
+        self._roots = roots
         self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
         self._listeners, self._handles, self._hub = context.listeners, context.handles, context.hub
         self._uniques = context.uniques
@@ -537,6 +543,12 @@ class NodeJobLifecycle:
     def stored(self, jobs: Sequence[Job]) -> None:
         """Serve due jobs to workers, and set a timer for the others."""
         self._intake.stored(jobs)
+
+    def waits(self, jobs: Sequence[Job], filled: Sequence[tuple[bytes, Sequence[bytes], Filled]]) -> None:
+        """Process root jobs that wait for places."""
+        self._intake.stored(jobs, serves=False)
+        for function, keys, what in filled:
+            self._roots.filled(function, keys, what)
 
     def dropped(self, jobs: Sequence[Job]) -> None:
         """Undo the counts of jobs that were not stored."""
@@ -587,6 +599,7 @@ class NodeJobLifecycle:
             queue = self._dispatch.tracked(job.function)
             if queue is not None:
                 self._assigner.no_longer_away(queue)
+            self._roots.freed(job)
         self._commits.after_answers(lambda: self._announce(jobs))
 
     def _announce(self, jobs: Sequence[Job]) -> None:

@@ -117,9 +117,9 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     """The fire time of a schedule's job, however late and however often the job runs; 0 for other jobs."""
     key: bytes | None = None
     """The job's key, if the job travels as bytes alone; a store takes it out of the options."""
-    owner: tuple[str, str] | None = None
+    owner: tuple[str, ...] | None = None
     """The slice that created the job and follows its states, and the job's key there; see ``owners``. Schedules and runs have
-    their own fields."""
+    their own fields. Versions before ``child`` read two texts alone, and leave a job with three to others."""
     run: tuple[int, int] | None = None
     """The run of a workflow that the job belongs to, and the run's hash slot. The run is notified of the job's states."""
     ref: int = 0
@@ -141,6 +141,9 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     deadline: float | None = None
     completion: tuple[float, float] | None = None
     """Of a job that only a completion token may complete: the seconds until that expires, and of its heartbeat, 0 for none."""
+    child: bytes | None = None
+    """Of a job whose run is to begin as a child of another run, once there is a place: ``workflows.cross_run.StartChild`` without
+    the input. Then ``owner`` has three texts."""
 
 
 def deepened(options: Options | None, depth: int) -> Options | None:
@@ -173,6 +176,11 @@ class UnreadableOptions(Options, frozen=True):
 UNREADABLE_OPTIONS: Final = UnreadableOptions()
 UNREADABLE_JOB: Final = "Unreadable: this version cannot read the stored options of this job"
 """The sentence in place of its error in lists."""
+
+
+def is_readable(data: bytes) -> bool:
+    """Return whether this version can read stored options."""
+    return read_options(data) is not UNREADABLE_OPTIONS
 
 
 def read_options(data: bytes) -> Options:

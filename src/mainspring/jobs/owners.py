@@ -33,7 +33,7 @@ def owner(options: Options | None) -> Owner | None:
         return Owner("schedules", (options.schedule, options.fire_us))
     if options.run is not None:
         return Owner("workflows", options.run[0])
-    return None if options.owner is None else Owner(*options.owner)
+    return None if options.owner is None else Owner(*options.owner[:2])
 
 
 class Ended(NamedTuple):

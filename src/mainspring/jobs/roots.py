@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from mainspring.errors import ConflictError
+from mainspring.jobs.run_places import RunPlaces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from mainspring.errors import MainspringError
     from mainspring.jobs.held import FunctionQueue, Worker
     from mainspring.jobs.model import Job
+    from mainspring.jobs.run_places import Filled
     from mainspring.jobs.store import Found
     from mainspring.jobs.table import Context
     from mainspring.storage.engine import Operation
@@ -64,6 +66,17 @@ class Roots(Protocol):
         ``done`` is called with the number of jobs that became root jobs; fewer than ``limit`` if no more are pending.
         """
 
+    def fill(
+        self,
+        function: bytes,
+        limit: int,
+        keys: Sequence[bytes] | None,
+        after: bytes | None,
+        done: Callable[[Filled], None],
+        failed: Callable[[MainspringError], None],
+    ) -> None:
+        """See `run_places.FillsPlaces`."""
+
     async def cancel(self, job_id: int, reason: str, act: Act | None = None) -> str:
         """Cancel the run of a live root job; return the state as ``Clients.cancel``: ``running`` after a request."""
 
@@ -89,6 +102,7 @@ class RootJobs:
         """As of `Roots`."""
         self.functions: set[bytes] = set()
         """The functions whose jobs stand for runs."""
+        self._places = None if roots is None else RunPlaces(context, roots)
         self._beginning: dict[FunctionQueue, bool] = {}
         """The functions whose pending jobs begin, each with whether more have become pending since."""
 
@@ -119,9 +133,30 @@ class RootJobs:
             if queue is not None and queue.claimable():
                 self.begin_waiting(queue)
 
+    def freed(self, job: Job) -> None:
+        """Note that the run of a root job has ended: its place may be another one's."""
+        if self._places is not None:
+            self._places.freed(job.function, job.key)
+
+    def filled(self, function: bytes, keys: Sequence[bytes], filled: Filled) -> None:
+        """Continue what a transaction has begun that stored waiting jobs of a workflow with limits."""
+        if self._places is not None:
+            self._places.stored(function, keys, filled)
+
+    def tick(self, now: float, *, is_shared: bool) -> None:
+        """Do the work that is due."""
+        if self._places is not None:
+            self._places.tick(now, is_shared=is_shared)
+
     def begin_waiting(self, queue: FunctionQueue) -> None:
-        """Begin runs for the pending jobs of a function until no more are pending, unless the function is paused."""
+        """Begin runs for the pending jobs of a function until no more are pending, unless the function is paused.
+
+        If the function has limits, as many as they let.
+        """
         if self.are_paused(queue.name):
+            return
+        if self._places is not None and self._places.limits(queue.name) is not None:
+            self._places.became_pending(queue.name)
             return
         if queue in self._beginning:
             self._beginning[queue] = True

@@ -243,7 +243,7 @@ class JobService:
                 set_aside,
             )
             self.sharing.add_reader(self.functions.read_signs)
-        self.lifecycle = NodeJobLifecycle(context, assigner, ends, intake, clients, times, dated)
+        self.lifecycle = NodeJobLifecycle(context, assigner, ends, intake, clients, times, root_jobs, dated)
         self.startup = Startup(context, self.functions, ends, self._counting, due_jobs, root_jobs, self.sharing)
         self._ends = False
 
@@ -303,6 +303,7 @@ class JobService:
         if self.sharing is not None:
             self.sharing.tick(self.clock.monotonic())
         self.functions.tick(self.clock.monotonic())
+        self.roots.tick(self.clock.monotonic(), is_shared=self.sharing is not None)
         self.roster.tick(self.clock.monotonic())
         self.assigner.hold_requests.tick(self.clock.monotonic())
         self.lost_slots.tick(self.clock.monotonic())

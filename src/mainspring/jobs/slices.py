@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.lateness import DueRow
     from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.owners import Notice, Notices
+    from mainspring.jobs.run_places import Filled
     from mainspring.jobs.store import Found, Withdrawn
     from mainspring.resources.hold_store import AskHolds
     from mainspring.storage.engine import Operation, Plan, Query
@@ -55,6 +56,12 @@ class JobLifecycle(Protocol):
 
     def stored(self, jobs: Sequence[Job]) -> None:
         """Process committed jobs, before the outcomes of their group are delivered."""
+
+    def waits(self, jobs: Sequence[Job], filled: Sequence[tuple[bytes, Sequence[bytes], Filled]]) -> None:
+        """Process committed new jobs whose runs wait for places, and for which their transaction has filled these.
+
+        ``filled`` has the functions and the keys of those at which the node has to look again, with what became of the places.
+        """
 
     def dropped(self, jobs: Sequence[Job]) -> None:
         """Release jobs that were not written after all: they joined others, or their transaction failed."""

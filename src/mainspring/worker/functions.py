@@ -99,6 +99,7 @@ def build_workflow(
     park_on: tuple[type[BaseException], ...],
     retry: Retry | None = None,
     times: Times = NO_TIMES,
+    limits: Limits = UNLIMITED,
 ) -> WorkflowFunction:
     """Return a version of a workflow, under the function's own name if ``name`` is None.
 
@@ -114,7 +115,7 @@ def build_workflow(
             "workers and at other times, where the value would be another one; use it in a task or in a step"
         )
     return WorkflowFunction(
-        Code(function.name, version, function.call, function.signature, park_on, retry), timeout, times
+        Code(function.name, version, function.call, function.signature, park_on, retry), timeout, times, limits
     )
 
 

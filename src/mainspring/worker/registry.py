@@ -124,6 +124,8 @@ class WorkflowFunction:
     """Seconds that a run may last."""
     times: Times = NO_TIMES
     """The same of its runs."""
+    limits: Limits = UNLIMITED
+    """Of its open runs."""
 
     @property
     def signature(self) -> Signature:

@@ -149,6 +149,7 @@ class Children:
                 tags=(PART_TAG if call.is_part else CHILD_TAG,),
                 start_within=options.start_within or 0,
                 deadline=options.deadline or 0,
+                key="" if call.is_part else options.concurrency_key or "",
             ),
             same,
         )

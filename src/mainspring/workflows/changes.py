@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from mainspring.jobs.owners import Ended
+    from mainspring.jobs.run_places import Filled
     from mainspring.jobs.slices import JobLifecycle
     from mainspring.jobs.store import Withdrawn
     from mainspring.workflows import history
@@ -170,6 +171,8 @@ class RunJobs:
     def __init__(self, tables: RunTables) -> None:
         self._tables = tables
         self._new_roots: list[Job] = []
+        self._waiting: list[Job] = []
+        self._filled: list[tuple[bytes, Sequence[bytes], Filled]] = []
         self._taken: list[Job] = []
         self._rejected: list[Job] = []
         self._stopped: set[int] = set()
@@ -184,6 +187,14 @@ class RunJobs:
     def add_roots(self, jobs: Sequence[Job]) -> None:
         """Add new root jobs."""
         self._new_roots += jobs
+
+    def add_waiting(self, jobs: Sequence[Job]) -> None:
+        """Add new jobs whose runs wait for places; this transaction may take them."""
+        self._waiting += jobs
+
+    def fill_again(self, function: bytes, keys: Sequence[bytes], filled: Filled) -> None:
+        """Let the node look at the places of a workflow again after the commit, as far as jobs with these keys wait."""
+        self._filled.append((function, keys, filled))
 
     def take(self, jobs: Sequence[Job]) -> None:
         """Add jobs that this transaction has turned into root jobs, as they were before."""
@@ -264,6 +275,8 @@ class RunJobs:
 
     def notify(self, lifecycle: JobLifecycle) -> None:
         """Pass the changes to the node."""
+        if self._waiting:
+            lifecycle.waits(self._waiting, self._filled)
         if self._new_roots or self._taken:
             lifecycle.begun(self._new_roots, self._taken)
         if self._replaced:
@@ -472,6 +485,15 @@ class RunChanges:
         return any((row.namespace, row.type, row.version) == key for row in rows) or await self.tables.has_open_run(
             *key
         )
+
+    async def count_open(self, namespace: str, name: str) -> int:
+        """Return the number of open runs of a workflow, in all versions."""
+        number = await self.tables.count_open(namespace, name)
+        for found in self._drafts.values():
+            row = found.run.row
+            if (row.namespace, row.type) == (namespace, name):
+                number += found.is_open - (not found.fresh)
+        return number
 
     async def last_link(self, root: int) -> int:
         """Return the last run of a root job's chain; 0 if no run of it has continued as new."""

@@ -57,9 +57,16 @@ async def signal_unbegun(
     begins: bool,
     definitions: Definitions | None = None,
 ) -> Reached:
-    """Signal a job whose run has not begun: begin the run, if it may and the job's function is a workflow."""
+    """Signal a job whose run has not begun: begin the run, if it may and the job's function is a workflow.
+
+    A signal gives no run a place: if the workflow has limits, it is stored with the job.
+    """
     definitions = definitions or Definitions(changes.tables)
-    if not begins or await definitions.newest(job.function) is None:
+    if (
+        not begins
+        or await definitions.newest(job.function) is None
+        or await definitions.limits(job.function, now_us) is not None
+    ):
         return await store_early(changes.tables, job, signal, changes.limits)
     found = await begin_named(changes, job.id, definitions, now_us)
     return await _missed(changes, None) if found is None else execution.signal(found.draft, signal)

@@ -528,6 +528,7 @@ class StartChildWorkflowExecutionInitiated(Initiated, frozen=True, tag=34):
     deadline: float = 0
     digest: int = 0
     """As of ``requests.StartChildWorkflowExecution``."""
+    key: str = ""
 
 
 class StartChildWorkflowExecutionFailed(Event, frozen=True, tag=35):

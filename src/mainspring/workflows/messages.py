@@ -395,6 +395,8 @@ def _refused_child(decision: StartChildWorkflowExecution) -> str:
         return f"the priority {decision.task_priority} is not 0, 1 or 2"
     if len(decision.workflow_id.encode()) > UNIQUE_LIMIT or "\0" in decision.workflow_id:
         return f"the workflow id has more than {UNIQUE_LIMIT} bytes, or a NUL"
+    if len(decision.key.encode()) > KEY_LIMIT:
+        return f"its key has more than {KEY_LIMIT} bytes"
     return ""
 
 

@@ -102,6 +102,7 @@ def start_child(draft: Draft, decision: StartChildWorkflowExecution, completed: 
         start_within=decision.start_within,
         deadline=decision.deadline,
         digest=decision.digest,
+        key=decision.key,
     )
     after_initiated(draft, event)
 

@@ -251,6 +251,7 @@ async def _start_child(changes: RunChanges, errand: StartChild, now_us: int) -> 
         created_us=now_us,
         started_us=now_us,
         input_size=len(event.input),
+        key=event.key.encode(),
     )
     if event.start_within or event.deadline:
         job.options = timed(Options(start_within=event.start_within or None, deadline=event.deadline or None), now_us)
@@ -295,6 +296,9 @@ def _ended(close: Close) -> tuple[type[Event], dict[str, Any]]:
 
 async def _apply_policy(changes: RunChanges, errand: ApplyPolicy, now_us: int) -> Unread | None:
     child = await find_target(changes, Key(job=errand.child, namespace=ANY), now_us)
+    if isinstance(child, Unbegun):  # it waits for a place
+        await cancel_unbegun(changes, child.job, f"its parent {errand.workflow_id} has ended", now_us)
+        return None
     if not isinstance(child, RunDraft):
         return child if isinstance(child, Unread) else None
     if errand.policy is ChildPolicy.TERMINATE:

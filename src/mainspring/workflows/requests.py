@@ -149,6 +149,8 @@ class StartChildWorkflowExecution(DecisionBase, frozen=True, tag=10):
     deadline: float = 0
     digest: int = 0
     """That of the call, as of `carrying`, if the input is encoded by a codec; 0: it is that of the input."""
+    key: str = ""
+    """Its concurrency key."""
 
 
 class SignalExternalWorkflowExecution(DecisionBase, frozen=True, tag=11):

@@ -35,6 +35,7 @@ from mainspring.workflows.store import (
     BeginRuns,
     BeginWaiting,
     Begun,
+    FillPlaces,
     MoveRun,
     ReadHistory,
     RequestCancelRun,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import Held, Worker
     from mainspring.jobs.model import Job
     from mainspring.jobs.roots import Joined
+    from mainspring.jobs.run_places import Filled
     from mainspring.jobs.service import JobService
     from mainspring.jobs.store import Signs
     from mainspring.storage.commit_queue import CommitQueue
@@ -232,6 +234,18 @@ class RootRuns:
     def begin_waiting(self, function: bytes, limit: int, done: Callable[[int], None], failed: Failed) -> None:
         """See ``jobs.roots.Roots``."""
         self._commits.put(BeginWaiting(function, limit, self._now_us()), done, failed)
+
+    def fill(
+        self,
+        function: bytes,
+        limit: int,
+        keys: Sequence[bytes] | None,
+        after: bytes | None,
+        done: Callable[[Filled], None],
+        failed: Failed,
+    ) -> None:
+        """See ``jobs.roots.Roots``."""
+        self._commits.put(FillPlaces(function, limit, self._now_us(), keys, after), done, failed)
 
     async def cancel(self, job_id: int, reason: str, act: Act | None = None) -> str:
         """See ``jobs.roots.Roots``."""

@@ -48,8 +48,9 @@ class BeginRuns(Operation):
     """Store new root jobs and begin their runs.
 
     Guards: as of ``Submit`` for the job; the function is a registered workflow; no open run has the workflow id. If another
-    function's run has it, the root job is stored as FAILED with ``WorkflowAlreadyRunning``. Outcome: ``Begun``; or, with a key
-    of an earlier request, the ``Reservation`` of that.
+    function's run has it, the root job is stored as FAILED with ``WorkflowAlreadyRunning``. A job of a workflow with limits is
+    stored as PENDING, and begins once there is a place: see `places`. Outcome: ``Begun``; or, with a key of an earlier request,
+    the ``Reservation`` of that.
     """
 
     phase = Phase.SLICES
@@ -76,13 +77,32 @@ class Begun(NamedTuple):
 class BeginWaiting(Operation):
     """Begin runs for stored due jobs of a registered workflow, at most ``limit``, in the order of a claim.
 
-    Outcome: the number of begun runs; fewer than ``limit`` if no more jobs wait.
+    If the workflow has limits, it begins those that have places, as `FillPlaces` does. Outcome: the number of begun runs; fewer
+    than ``limit`` if no more jobs wait, or may begin.
     """
 
     phase = Phase.SLICES
     function: bytes
     limit: int
     now_us: int
+
+    def __post_init__(self) -> None:
+        self.rows = self.limit
+
+
+class FillPlaces(Operation):
+    """Begin runs for pending jobs of a workflow with limits, as far as these let: at most ``limit``, in the order of a claim.
+
+    If the limits depend on keys, only for jobs of ``keys``; None: of all keys, a number of them at a time, from the first one
+    after ``after`` on. Outcome: `jobs.run_places.Filled`.
+    """
+
+    phase = Phase.SLICES
+    function: bytes
+    limit: int
+    now_us: int
+    keys: Sequence[bytes] | None = None
+    after: bytes | None = None
 
     def __post_init__(self) -> None:
         self.rows = self.limit

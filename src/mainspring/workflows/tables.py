@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from mainspring.jobs.model import Job, Options
+    from mainspring.resources.rules import FunctionLimits
     from mainspring.streams.model import StreamTables
     from mainspring.values.model import ValueTables
     from mainspring.workflows.model import Definition
+    from mainspring.workflows.places import Candidate, StoredBucket
     from mainspring.workflows.requests import Signal
     from mainspring.workflows.store import RunRow
 
@@ -206,6 +208,38 @@ class RunTables(Runs, RunTransaction, Protocol):
     async def forget_early(self, jobs: Collection[int]) -> None:
         """Delete the signals that are stored for jobs."""
 
+    # ---- limits of open runs ----
+
+    async def limits_of(self, function: bytes) -> FunctionLimits | None:
+        """Return the stored limits of a workflow, which is given by its key; None if it has none."""
+
+    async def hold_places(self, function: bytes, now_us: int) -> int | None:
+        """Get the right to fill the places of a workflow until the end of the transaction, without waiting for another one.
+
+        Return the store's time, by a clock that all nodes share if there is one; None if another transaction has the right.
+        """
+
+    async def count_open(self, namespace: str, name: str) -> int:
+        """Return the number of open runs of a workflow, in all versions, without changes that are not written yet."""
+
+    async def count_open_of_keys(self, function: bytes, keys: Collection[bytes]) -> Mapping[bytes, int]:
+        """Return the numbers of live root jobs of a workflow with some keys; a key without any may be missing."""
+
+    async def pending_keys(self, function: bytes, after: bytes | None, limit: int) -> list[bytes]:
+        """Return the keys of pending jobs of a workflow, in order, after one of them: ``limit`` at most."""
+
+    async def first_of_keys(self, function: bytes, numbers: Mapping[bytes, int]) -> list[Candidate]:
+        """Return the first pending jobs of keys, as many of each as its number, at most.
+
+        Those whose options this version cannot read are left out, and keep none behind them.
+        """
+
+    async def buckets(self, function: bytes, pools: Collection[bytes]) -> dict[bytes, StoredBucket]:
+        """Return the stored buckets of pools (`resources.rules.pool_of`)."""
+
+    async def save_buckets(self, function: bytes, buckets: Mapping[bytes, StoredBucket]) -> None:
+        """Store buckets, in place of earlier ones."""
+
     async def errands(self, after: int, limit: int, most_bytes: int) -> list[tuple[int, bytes]]:
         """Return the first stored errands after a number, in order, with theirs: ``limit`` at most, and few if they are large."""
 
@@ -237,6 +271,11 @@ class SerialRuns:
         """Return True: no other node writes it."""
         del row
         return True
+
+    async def hold_places(self, function: bytes, now_us: int) -> int:
+        """Return the time: no other transaction begins runs."""
+        del function
+        return now_us
 
     async def admits_runs(self) -> bool:
         """Return True: no other node shares the store."""

@@ -25,11 +25,12 @@ from mainspring.workflows.model import LATELY_US, Parked, Status
 from mainspring.workflows.outbox import run_errands
 from mainspring.workflows.reading import Unread, run_of, sweep_early
 from mainspring.workflows.requests import ContinueAsNewWorkflowExecution, Decided, StartChildWorkflowExecution
-from mainspring.workflows.starting import Definitions, begin_next_run, unknown_next_version
+from mainspring.workflows.starting import Definitions, begin_next_run, end_of_child, unknown_next_version
 from mainspring.workflows.store import (
     BeginRuns,
     BeginWaiting,
     Decide,
+    FillPlaces,
     ForgetRuns,
     ForkRun,
     MoveRun,
@@ -57,13 +58,14 @@ if TYPE_CHECKING:
     from mainspring.workflows.requests import Completion, Decision
     from mainspring.workflows.tables import RunTables
 
-KIND: Final = "workflows"
+KIND: Final = starting.OWNER
 """The owner of a run's jobs."""
 FOLLOWS: Final = frozenset({Ended, AttemptEnded})
 WRITES: Final[frozenset[type[Operation]]] = frozenset(
     {
         BeginRuns,
         BeginWaiting,
+        FillPlaces,
         Decide,
         SignalRuns,
         RequestCancelRun,
@@ -104,6 +106,10 @@ class WorkflowUnit:
         for notice in notices:
             options = notice.options
             assert options is not None
+            if options.child is not None:  # a root job
+                if isinstance(notice, Ended) and (errand := end_of_child(notice)) is not None:
+                    self._changes.errands.append(errand)
+                continue
             assert options.run is not None, "this slice owns the job"
             now_us = notice.ended_us if isinstance(notice, Ended) else getattr(notice, "lost_us", 0)
             found = await self._changes.open(options.run[0], now_us)
@@ -131,6 +137,8 @@ class WorkflowUnit:
                 outcome = await starting.begin_runs(changes, operation)
             case BeginWaiting():
                 outcome = await starting.begin_waiting(changes, operation)
+            case FillPlaces():
+                outcome = await starting.fill_places(changes, operation)
             case RingAlarms():
                 return await ring_alarms(changes, operation)
             case RequestCancelRun():

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from mainspring.jobs.lateness import DueRow
     from mainspring.jobs.model import Job, Options
+    from mainspring.jobs.run_places import Filled
     from mainspring.jobs.store import Withdrawn
 
 
@@ -56,6 +57,11 @@ class RecordedLifecycle:
     def stored(self, jobs: Sequence[Job]) -> None:
         """Record that jobs are committed."""
         self.committed += [job.id for job in jobs]
+
+    def waits(self, jobs: Sequence[Job], filled: Sequence[tuple[bytes, Sequence[bytes], Filled]]) -> None:
+        """Record that jobs are committed."""
+        del filled
+        self.stored(jobs)
 
     def dropped(self, jobs: Sequence[Job]) -> None:
         """Record that jobs were not written."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mainspring.engines.postgres.engine import PostgresEngine
     from mainspring.events import Message
     from mainspring.jobs.lateness import DueRow
+    from mainspring.jobs.run_places import Filled
     from mainspring.jobs.store import Withdrawn
     from mainspring.storage.engine import Operation
 
@@ -53,6 +54,9 @@ class Part:
 
     def stored(self, jobs: Sequence[Job]) -> None:
         self.committed += [job.id for job in jobs]
+
+    def waits(self, jobs: Sequence[Job], filled: Sequence[tuple[bytes, Sequence[bytes], Filled]]) -> None:
+        raise AssertionError(jobs, filled)
 
     def dropped(self, jobs: Sequence[Job]) -> None:
         for job in jobs:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from mainspring.jobs.lateness import DueRow
     from mainspring.jobs.model import Job
+    from mainspring.jobs.run_places import Filled
     from mainspring.jobs.slices import JobLifecycle
     from mainspring.jobs.store import Withdrawn
 
@@ -39,6 +40,9 @@ class Attended:
 
     def stored(self, jobs: Sequence[Job]) -> None:
         self.later(lambda: self._following.stored(jobs))
+
+    def waits(self, jobs: Sequence[Job], filled: Sequence[tuple[bytes, Sequence[bytes], Filled]]) -> None:
+        self.later(lambda: self._following.waits(jobs, filled))
 
     def dropped(self, jobs: Sequence[Job]) -> None:
         self.later(lambda: self._following.dropped(jobs))

@@ -118,19 +118,16 @@ def test_a_revision_prevents_a_lost_update_and_declarations_do_not_change_it() -
     run(test())
 
 
-def test_limits_of_a_workflow_are_refused_and_earlier_ones_have_no_effect() -> None:
+def test_a_workflow_has_limits_of_its_open_runs() -> None:
     async def test() -> None:
         async with opened() as node:
             await node.api.call(functions.LimitFunction("order", concurrency=5))
             node.service.workers.became_root(b"order")
-            with pytest.raises(ApiError, match=r"order is a workflow.* mainspring functions pause order") as caught:
-                await node.api.call(functions.LimitFunction("order", concurrency=5))
-            assert caught.value.problem.code is Code.INVALID
+            info = await node.api.call(functions.LimitFunction("order", concurrency=3))
+            assert (info.concurrency, info.source) == (3, "command")
             assert (await node.api.call(functions.PauseFunction("order"))).paused
-            info = await node.api.call(functions.ShowFunction("order"))
-            assert (info.concurrency, info.source, info.paused) == (None, None, True)
-            await node.api.call(functions.LimitFunction("order", unlimited=True))
-            await node.api.call(functions.LimitFunction("order", declared=True))
+            info = await node.api.call(functions.LimitFunction("order", unlimited=True))
+            assert (info.concurrency, info.paused) == (None, True)
 
     run(test())
 

@@ -219,10 +219,6 @@ def _shown(recorded: Recorded) -> Acknowledged:
     return Acknowledged(act.object, rfc3339(recorded.at_us), act.who, int(after.get("dead_letters", 0)))
 
 
-NO_LIMITS_OF_WORKFLOWS = (
-    "{0} is a workflow: limits hold jobs of tasks back, and no runs. Limit the tasks that its runs call, or begin no new runs"
-    " for a time, with: mainspring functions pause {0}"
-)
 LONGEST_PAUSE = 10 * 366 * 86_400.0
 """Seconds."""
 NAMES_LIMIT = 10_000
@@ -342,8 +338,6 @@ class FunctionCalls:
                 Code.INVALID, "give limits, or `unlimited`, or `declared` for its workers' limits: exactly one of these"
             )
         limits_of(LimitSpec(**given))  # raises for an invalid limit
-        if given and self._is_workflow(function_named(request.function, request.namespace)):
-            raise ApiError(Code.INVALID, NO_LIMITS_OF_WORKFLOWS.format(request.function))
 
         def change(stored: FunctionLimits, now_us: int) -> FunctionLimits:
             if request.declared:
@@ -411,10 +405,6 @@ class FunctionCalls:
         shown: dict[str, Any] = to_builtins(limits)
         return shown | {"paused": stored.paused}
 
-    def _is_workflow(self, name: bytes) -> bool:
-        queue = self._service.dispatch.queues.get(name)
-        return queue is not None and queue.is_root
-
     # ---- writing ----
 
     async def _infos(self, *queues: FunctionQueue) -> list[FunctionInfo]:
@@ -427,11 +417,9 @@ class FunctionCalls:
 
     def _info(self, queue: FunctionQueue, dead: int | None, elsewhere: int) -> FunctionInfo:
         service = self._service
-        function_limits = stored = service.functions.limits_of(queue.name)
-        if queue.is_root:  # limits of its time before the workflow have no effect
-            function_limits = replace(function_limits, declared=(), commanded=None)
+        function_limits = service.functions.limits_of(queue.name)
         now_us = to_us(service.clock.wall())
-        limits, times = rules.effective(function_limits, now_us), rules.effective_times(stored, now_us)
+        limits, times = rules.effective(function_limits, now_us), rules.effective_times(function_limits, now_us)
         waiting = queue.waiting_by_priority()
         return FunctionInfo(
             function=function_text(queue.name),
@@ -445,7 +433,7 @@ class FunctionCalls:
             pause_reason=function_limits.pause_reason or None,
             paused_at=rfc3339(function_limits.paused_us),
             paused_until=rfc3339(function_limits.until_us),
-            revision=revision_of(stored),
+            revision=revision_of(function_limits),
             dead_letters=dead,
             waiting_by_priority=WaitingJobs(*waiting),
             running_at_all_nodes=queue.running + elsewhere,

@@ -137,7 +137,12 @@ class WorkflowCalls:
             limit, given = format_duration(longest), format_duration(timeout) if timeout > 0 else f"{timeout} seconds"
             raise ApiError(Code.INVALID, f"a run at this node lasts from 1us to {limit}: timeout is {given}")
         payload, unique = bytes_of(request), request.id.encode()
-        options = JobOptions(priority=request.priority, start_within=request.start_within, deadline=request.deadline)
+        options = JobOptions(
+            priority=request.priority,
+            start_within=request.start_within,
+            deadline=request.deadline,
+            concurrency_key=request.concurrency_key,
+        )
         function = request.function.encode()
         job = self._submits.job(request.namespace, function, payload, unique, options, call.caller, creates=False)
 

@@ -44,7 +44,9 @@ _RUNNING = int(rules.target(Event.BEGIN))
 def begin_roots(tables: Tables, jobs: list[Job]) -> dict[int, Found]:
     """Store new root jobs; see ``RunGround.begin_roots``."""
     roots = [replace(job, state=_RUNNING, term=RUNS, payload=b"") for job in jobs]
-    return submit(tables, Submit(roots))
+    joined = submit(tables, Submit(roots))
+    tables.live_roots.update((job.function, job.key) for job in jobs if job.id not in joined)
+    return joined
 
 
 def take_pending(tables: Tables, function: bytes, limit: int, now_us: int) -> list[Job]:
@@ -67,6 +69,7 @@ def take_waiting(tables: Tables, ids: Iterable[int], now_us: int) -> list[Job]:
 def _take(tables: Tables, job: Job, now_us: int) -> Job:
     before = copy(job)
     tables.counts.move(job.function, job.priority, job.state, _RUNNING)
+    tables.live_roots[job.function, job.key] += 1
     job.state, job.term, job.attempt, job.started_us = _RUNNING, RUNS, 0, now_us
     job.payload = job.error = b""
     return before
@@ -78,6 +81,7 @@ def end_roots(tables: Tables, jobs: Iterable[Job]) -> list[Job]:
     for given in jobs:
         job = tables.jobs.get(given.id)
         if job is not None and job.state == _RUNNING and job.term == RUNS:
+            tables.live_roots[job.function, job.key] -= 1
             job.state, job.attempt, job.ended_us = given.state, 1, given.ended_us
             job.result, job.error, job.output_size = given.result, given.error, len(given.result)
             enter_end(tables, job, _RUNNING, "")

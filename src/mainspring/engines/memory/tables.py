@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from mainspring.event_log.interests import CurrentInterests, NewEvents
@@ -86,6 +87,15 @@ class Pending:
             if heap:
                 yield heap[0]
 
+    def all_of(self, key: bytes, is_pending: Callable[[int], bool]) -> Iterator[int]:
+        """Yield the jobs of a key, the oldest first, and drop outdated entries before the first one."""
+        heap = self._heaps.get(key, [])
+        while heap and not is_pending(heap[0]):
+            heapq.heappop(heap)
+        if heap:
+            yield heap[0]
+            yield from (job_id for job_id in sorted(heap)[1:] if is_pending(job_id))
+
     def pop_of(self, key: bytes) -> tuple[bytes, int] | None:
         """Pop the oldest job of a key that `keys` has returned."""
         heap = self._heaps[key]
@@ -120,6 +130,10 @@ class Tables:
         """The pending jobs of each priority, by function."""
         self.tagged: dict[tuple[str, str], set[int]] = {}
         """Jobs by namespace and tag."""
+        self.live_roots: Counter[tuple[bytes, bytes]] = Counter()
+        """The numbers of live root jobs by function and key."""
+        self.open_runs: Counter[tuple[str, str]] = Counter()
+        """The numbers of open runs by namespace and workflow."""
         self.nodes: Mapping[int, str] = {}
         """The node of each term, as of the group under way."""
         self.attempts: dict[int, bytes] = {}

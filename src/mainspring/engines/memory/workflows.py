@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from copy import copy
+from functools import partial
 from heapq import heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -23,15 +24,17 @@ from mainspring.workflows import store as ops
 from mainspring.workflows.cross_run import ErrandsAside
 from mainspring.workflows.definitions import CountOpen
 from mainspring.workflows.model import Limits
+from mainspring.workflows.places import Candidate, StoredBucket
 from mainspring.workflows.reading import ListedRun, ReadLatest, RunCache
 from mainspring.workflows.tables import ALL, EarlySignals, SerialRuns, StoredRun, first_errands
 from mainspring.workflows.unit import WorkflowUnit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 
     from mainspring.engines.memory.tables import Tables
     from mainspring.jobs.model import Job, Options
+    from mainspring.resources.rules import FunctionLimits
     from mainspring.storage.engine import Meter, Operation, Page, Query
     from mainspring.workflows.history import Event
     from mainspring.workflows.model import Definition
@@ -147,6 +150,9 @@ class MemoryRuns(SerialRuns, MemoryRunReads, MemoryGround):
 
     def _put(self, row: ops.RunRow, due_us: int) -> None:
         tables = self._tables
+        before = tables.workflows.get(row.id)
+        was_open = before is not None and before.status.open
+        tables.open_runs[row.namespace, row.type] += row.status.open - was_open
         tables.workflows[row.id] = _copy(row)
         if row.due_us and row.due_us != due_us:
             heappush(tables.alarms, (row.due_us, row.id))
@@ -174,11 +180,48 @@ class MemoryRuns(SerialRuns, MemoryRunReads, MemoryGround):
         for one in given:
             job = tables.jobs[one.id]
             before, job.state = job.state, one.state
+            tables.live_roots[job.function, job.key] -= 1
             job.term = job.attempt = job.started_us = 0
             job.ended_us, job.error, job.payload = one.ended_us, one.error, one.payload
             jobs.enter_end(tables, job, before, "")
             rejected.append(copy(job))
         return rejected
+
+    # ---- limits of open runs ----
+
+    async def limits_of(self, function: bytes) -> FunctionLimits | None:
+        return self._tables.limits.get(function)
+
+    async def count_open(self, namespace: str, name: str) -> int:
+        return self._tables.open_runs[namespace, name]
+
+    async def count_open_of_keys(self, function: bytes, keys: Collection[bytes]) -> dict[bytes, int]:
+        return {key: self._tables.live_roots[function, key] for key in keys}
+
+    async def pending_keys(self, function: bytes, after: bytes | None, limit: int) -> list[bytes]:
+        lines = self._tables.pending.get(function, ())
+        keys = {key for line in lines for key in line.keys(None) if after is None or key > after}
+        found = (key for key in sorted(keys) if next(self._pending_of(function, key), None) is not None)
+        return list(islice(found, limit))
+
+    async def first_of_keys(self, function: bytes, numbers: Mapping[bytes, int]) -> list[Candidate]:
+        return [one for key, most in numbers.items() for one in islice(self._pending_of(function, key), most)]
+
+    def _pending_of(self, function: bytes, key: bytes) -> Iterator[Candidate]:
+        for priority, line in enumerate(self._tables.pending.get(function, ())):
+            for job_id in line.all_of(key, partial(self._is_pending, priority)):
+                yield Candidate(priority, job_id, job_id, key)
+
+    def _is_pending(self, priority: int, job_id: int) -> bool:
+        job = self._tables.jobs.get(job_id)
+        return job is not None and job.state == PENDING and job.priority == priority
+
+    async def buckets(self, function: bytes, pools: Collection[bytes]) -> dict[bytes, StoredBucket]:
+        stored = self._tables.buckets
+        return {pool: StoredBucket(*stored[function, pool]) for pool in pools if (function, pool) in stored}
+
+    async def save_buckets(self, function: bytes, buckets: Mapping[bytes, StoredBucket]) -> None:
+        self._tables.buckets.update({(function, pool): one for pool, one in buckets.items()})
 
     async def early(self, job: int, request: int) -> EarlySignals:
         last, signals = self._tables.early_signals.get(job, (_NO_SIGNALS, []))

@@ -16,21 +16,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import astuple
+
+from mainspring import namespaces
 from mainspring.engines.postgres import submitting
 from mainspring.engines.postgres.connections import OvertakenError
 from mainspring.engines.postgres.lists import find_stored
 from mainspring.engines.postgres.partitions import Histories
 from mainspring.engines.postgres.run_transaction import PostgresGround
-from mainspring.engines.postgres.transaction import known_ids
-from mainspring.engines.sql.workflows import RunWrites, WorkflowSlice, appended_row, find_alarms
+from mainspring.engines.postgres.transaction import Keyed, decode_stored_options, key_column, known_ids
+from mainspring.engines.sql.workflows import RunWrites, WorkflowSlice, appended_row, find_alarms, stored_definition
+from mainspring.jobs.model import UNREADABLE_OPTIONS, read_options
 from mainspring.jobs.owners import Ended
 from mainspring.jobs.slices import of_kind, settled_keys
 from mainspring.jobs.store import Settle
+from mainspring.resources.rules import Bucket, Rate, decode_limits
 from mainspring.workflows import cross_run, outbox, sent_signals, unit
 from mainspring.workflows import store as ops
 from mainspring.workflows.cross_run import RecordEnd
 from mainspring.workflows.definitions import RemoveDefinition
 from mainspring.workflows.draft import tried_by
+from mainspring.workflows.places import Candidate, StoredBucket
 from mainspring.workflows.sent_signals import BehindAwaitedError, deliver, is_workflow_id, signal_of
 from mainspring.workflows.unit import WorkflowUnit
 
@@ -41,6 +47,7 @@ if TYPE_CHECKING:
     from mainspring.engines.sql.statements import Statements
     from mainspring.jobs.model import Job
     from mainspring.jobs.owners import Notice
+    from mainspring.resources.rules import FunctionLimits
     from mainspring.storage.engine import Meter, Operation, Plan
     from mainspring.workflows.cross_run import Errand, ErrandsAside
     from mainspring.workflows.model import Definition, Key, Limits
@@ -53,6 +60,8 @@ if TYPE_CHECKING:
 
 RING_AGAIN_US: Final = 20_000
 """Microseconds after which a node rings the alarm of a run again that another transaction had locked."""
+MOST_UNREAD: Final = 10_000
+"""Waiting jobs of a key that are read to pass over those that this version cannot read."""
 WRITES: Final = unit.WRITES | {ops.DeliverSignals}
 
 
@@ -122,6 +131,10 @@ class PostgresRuns(RunWrites, PostgresGround):
         self._open: dict[tuple[str, str], int] = {}
         """Open runs that were looked up, by namespaces and workflow ids; 0 where there is none."""
         self._errands: list[tuple[int, bytes]] = []
+        self._limits: dict[bytes, FunctionLimits | None] = {}
+        """The limits of workflows that were read."""
+        self._places: dict[int | None, int | None] = {}
+        """The workflows whose places this transaction asked to fill, with the time; None where another one does."""
 
     # ---- locks ----
 
@@ -287,6 +300,86 @@ class PostgresRuns(RunWrites, PostgresGround):
             raise OvertakenError("a job that waited has been taken meanwhile")
         return taken
 
+    # ---- limits of open runs ----
+
+    async def definitions(self, namespace: str = "", name: str = "") -> list[Definition]:
+        """Return definitions. Those of one workflow are read with its limits: each begin of its runs needs both."""
+        if not name or "\0" in name:
+            return await super().definitions(namespace, name)
+        function = namespaces.key(namespace, name.encode())
+        rows = await self._sql.fetch("definitions_and_limits", namespace, name, await self._number(function) or 0)
+        if rows:
+            encoded, version = rows[0][4:]
+            self._limits[function] = None if encoded is None else decode_limits(encoded, function, version)
+        return [stored_definition(*row[:4]) for row in rows]
+
+    async def limits_of(self, function: bytes) -> FunctionLimits | None:
+        if function not in self._limits:
+            row = await self._sql.first("limits_of_workflow", await self._number(function) or 0)
+            self._limits[function] = None if row is None else decode_limits(row[1], function, row[0])
+        return self._limits[function]
+
+    async def _number(self, function: bytes) -> int | None:
+        await self._tx.functions.load([function])
+        number: int | None = self._tx.functions.numbers.get(function)
+        return number
+
+    async def hold_places(self, function: bytes, now_us: int) -> int | None:
+        del now_us  # the store's clock is that of all nodes
+        number = await self._number(function)
+        if number in self._places:
+            return self._places[number]
+        row = await self._sql.first("hold_places", number)
+        now: int | None = None if row is None else row[0]
+        self._places[number] = now
+        return now
+
+    async def count_open_of_keys(self, function: bytes, keys: Collection[bytes]) -> dict[bytes, int]:
+        columns = [key_column(key) for key in keys]
+        return {key[1:]: n for key, n in await self._sql.fetch("roots_of_keys", await self._number(function), columns)}
+
+    async def pending_keys(self, function: bytes, after: bytes | None, limit: int) -> list[bytes]:
+        """Return the keys of pending jobs. The empty one is always among them: jobs without a key may be stored apart."""
+        number, first = await self._number(function), key_column(after or b"")
+        self._tx.memory(Keyed).add(number)
+        found = [key[1:] for (key,) in await self._sql.fetch("pending_keys", number, first, limit)]
+        return ([b"", *found] if after is None else found)[:limit]
+
+    async def first_of_keys(self, function: bytes, numbers: Mapping[bytes, int]) -> list[Candidate]:
+        number = await self._number(function)
+        self._tx.memory(Keyed).add(number)
+        asked = dict(numbers)
+        while True:
+            columns = [key_column(key) for key in asked], list(asked.values())
+            rows = [*await self._sql.fetch("first_of_keys", number, *columns)]
+            if b"" in asked:
+                rows += await self._sql.fetch("first_without_key", number, asked[b""])
+            found: dict[bytes, list[Candidate]] = {key: [] for key in asked}
+            unread: set[bytes] = set()
+            bare: list[int] = []
+            for priority, place, job_id, column, options in rows:
+                key = b"" if column is None else column[1:]
+                if options is not None and decode_stored_options(options, read_options)[0] is UNREADABLE_OPTIONS:
+                    unread.add(key)
+                    continue
+                found[key].append(Candidate(priority, place, job_id, key))
+                if column is None:
+                    bare.append(job_id)
+            if not any(len(found[key]) < numbers[key] and asked[key] < MOST_UNREAD for key in unread):
+                break
+            asked.update({key: 2 * asked[key] for key in unread})
+        if bare:  # they are counted by their keys from now on
+            await self._sql.execute("give_empty_key", bare, key_column(b""))
+        return [one for key, some in found.items() for one in sorted(some)[: numbers[key]]]
+
+    async def buckets(self, function: bytes, pools: Collection[bytes]) -> dict[bytes, StoredBucket]:
+        rows = await self._sql.fetch("buckets_of_workflow", await self._number(function), list(pools))
+        return {row[0]: StoredBucket(Rate(*row[1:4]), Bucket(*row[4:])) for row in rows}
+
+    async def save_buckets(self, function: bytes, buckets: Mapping[bytes, StoredBucket]) -> None:
+        rows = [(pool, *astuple(one.rate), *one.bucket) for pool, one in sorted(buckets.items())]
+        await self._sql.execute("save_buckets", await self._number(function), *map(list, zip(*rows, strict=True)))
+
     async def early(self, job: int, request: int) -> EarlySignals:
         """Return how many signals are stored for a job, which no other transaction begins or signals any more."""
         if await self._sql.first("lock_waiting", [job]) is None:
@@ -440,6 +533,8 @@ class PostgresWorkflowUnit(WorkflowUnit):
     async def follow(self, notices: Sequence[Notice]) -> None:
         """Record the ends of jobs. Those of runs that another group has become errands."""
         await self._runs.meet({one.term for one in notices})
+        await super().follow([one for one in notices if not _is_of_run(one)])
+        notices = [one for one in notices if _is_of_run(one)]
         elsewhere = await self._runs.try_to_hold(_runs_of(notices))
         if elsewhere:
             for run, notice in zip(_runs_of(notices), notices, strict=True):
@@ -447,6 +542,11 @@ class PostgresWorkflowUnit(WorkflowUnit):
                     self._changes.errands.append(RecordEnd(run, "", "", notice))
             notices = [one for run, one in zip(_runs_of(notices), notices, strict=True) if run not in elsewhere]
         await super().follow(notices)
+
+
+def _is_of_run(notice: Notice) -> bool:
+    """Return whether a job belongs to a run, which it names; a root job does not."""
+    return notice.options is not None and notice.options.run is not None
 
 
 def _runs_of(notices: Sequence[Notice]) -> Iterator[int]:

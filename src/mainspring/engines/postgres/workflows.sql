@@ -171,6 +171,79 @@ SELECT j.id FROM functions AS f
 CROSS JOIN LATERAL (SELECT id, state FROM jobs WHERE function = f.id AND uniq = $2 AND uniq IS NOT NULL OFFSET 0) AS j
 WHERE f.namespace = $1 AND j.state < {leased};
 
+-- ---- limits of open runs ----
+
+-- The versions of a workflow, each with the limits of its function. One statement: each begin of runs reads both.
+-- name: definitions_and_limits
+SELECT {definition_columns}, (SELECT said FROM limits WHERE function = $3), (SELECT version FROM limits WHERE function = $3)
+FROM definitions WHERE namespace = $1 AND name = $2;
+
+-- name: limits_of_workflow
+SELECT version, said FROM limits WHERE function = $1;
+
+-- The right to begin runs of a workflow with limits, without waiting, and the time.
+-- name: hold_places
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM functions WHERE id = $1 FOR NO KEY UPDATE SKIP LOCKED;
+
+-- name: roots_of_keys
+SELECT key, count(*) FROM jobs
+WHERE function = $1 AND key = ANY ($2::bytea[]) AND key IS NOT NULL AND term = -1 GROUP BY key;
+
+-- The keys of all priorities, from key to key; jobs that were stored without a key are not among them.
+-- name: pending_keys
+WITH RECURSIVE met AS (
+    SELECT (SELECT level.key FROM (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p (priority)
+        CROSS JOIN LATERAL (
+            SELECT key FROM jobs
+            WHERE state = 1 AND function = $1 AND priority = p.priority AND key IS NOT NULL AND key > $2
+            ORDER BY key LIMIT 1) AS level
+        ORDER BY level.key LIMIT 1) AS key
+    UNION ALL
+    SELECT (SELECT level.key FROM (VALUES (0::smallint), (1::smallint), (2::smallint)) AS p (priority)
+        CROSS JOIN LATERAL (
+            SELECT key FROM jobs
+            WHERE state = 1 AND function = $1 AND priority = p.priority AND key IS NOT NULL AND key > met.key
+            ORDER BY key LIMIT 1) AS level
+        ORDER BY level.key LIMIT 1)
+    FROM met WHERE met.key IS NOT NULL
+)
+SELECT key FROM met WHERE key IS NOT NULL LIMIT $3;
+
+-- The first jobs of each key and priority. The key is a range, as in `claim_of_keys`.
+-- name: first_of_keys
+SELECT p.priority, p.place, p.id, w.key, p.options
+FROM unnest($2::bytea[], $3::int[]) AS w (key, number)
+CROSS JOIN (VALUES (0::smallint), (1::smallint), (2::smallint)) AS level (priority)
+CROSS JOIN LATERAL (
+    SELECT id, priority, place, options FROM jobs
+    WHERE state = 1 AND function = $1 AND priority = level.priority AND key BETWEEN w.key AND w.key AND key IS NOT NULL
+    ORDER BY key, place LIMIT w.number FOR UPDATE SKIP LOCKED) AS p;
+
+-- Jobs that were stored without a key, among the first thousand of each priority, as in `claim_of_none`.
+-- name: first_without_key
+SELECT p.priority, p.place, p.id, NULL::bytea, p.options
+FROM (VALUES (0::smallint), (1::smallint), (2::smallint)) AS level (priority)
+CROSS JOIN LATERAL (
+    SELECT id, key FROM jobs WHERE state = 1 AND function = $1 AND priority = level.priority ORDER BY place LIMIT 1000) AS old
+CROSS JOIN LATERAL (
+    SELECT id, priority, place, options FROM jobs
+    WHERE id = ANY (ARRAY[old.id]) AND state = 1 OFFSET 0 FOR UPDATE SKIP LOCKED) AS p
+WHERE old.key IS NULL
+LIMIT $2;
+
+-- name: give_empty_key
+UPDATE jobs SET key = $2 WHERE id = ANY ($1::bigint[]) AND key IS NULL;
+
+-- name: buckets_of_workflow
+SELECT pool, number, per_us, burst, level, updated_us FROM buckets WHERE function = $1 AND pool = ANY ($2::bytea[]);
+
+-- name: save_buckets
+INSERT INTO buckets (function, pool, number, per_us, burst, level, updated_us)
+SELECT $1, * FROM unnest($2::bytea[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[])
+ON CONFLICT (function, pool) DO UPDATE SET
+    number = excluded.number, per_us = excluded.per_us, burst = excluded.burst, level = excluded.level,
+    updated_us = excluded.updated_us;
+
 -- Another node may begin the run of a job at the same time: then a signal belongs to the run.
 -- name: lock_waiting
 SELECT id FROM jobs WHERE id = ANY ($1::bigint[]) AND state < {leased} ORDER BY id FOR NO KEY UPDATE;

@@ -129,7 +129,7 @@ def stored_row(row: Sequence[Any]) -> RunRow:
     )  # fmt: skip
 
 
-def _definition(namespace: str, name: str, version: str, definition: bytes) -> Definition:
+def stored_definition(namespace: str, name: str, version: str, definition: bytes) -> Definition:
     """Return a stored definition; of one that this version cannot read, the key: the others are needed in each transaction.
 
     Each of its workers stores it when it registers.
@@ -194,7 +194,7 @@ class RunReads:
         if "\0" in name:
             return []
         found = await (fetch("definitions_of", namespace, name) if name else fetch("definitions"))
-        return [_definition(*row) for row in found]
+        return [stored_definition(*row) for row in found]
 
     async def waiting_job(self, job_id: int, namespace: str = ANY) -> Job | None:
         job = await self._find_job(self._tx, job_id, namespace)
@@ -308,7 +308,7 @@ async def _find_versions(tx: Transaction, _query: FindVersions, _: Meter) -> Ver
         if definition is None:
             versions.parked[namespace, name, version] = parked
         else:
-            versions.definitions.append(_definition(namespace, name, version, definition))
+            versions.definitions.append(stored_definition(namespace, name, version, definition))
     return versions
 
 
@@ -370,6 +370,9 @@ class RunWrites(RunReads):
 
     async def has_open_run(self, namespace: str, name: str, version: str) -> bool:
         return await self._sql.first("open_of_version", namespace, name, version) is not None
+
+    async def count_open(self, namespace: str, name: str) -> int:
+        return await self._first("count_open_of", namespace, name)
 
     async def early(self, job: int, request: int) -> EarlySignals:
         first = self._sql.first

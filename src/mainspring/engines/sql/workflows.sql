@@ -124,6 +124,9 @@ WHERE parked_us IS NOT NULL AND namespace > '' GROUP BY namespace, type, version
 SELECT namespace, type, version, count(*) FROM {open_runs} {index(runs_versions)}
 WHERE {is_open_by_version} AND namespace > '' GROUP BY namespace, type, version;
 
+-- name: count_open_of
+SELECT count(*) FROM {open_runs} {index(runs_versions)} WHERE {is_open_by_version} AND namespace = $1 AND type = $2;
+
 -- name: open_of_version
 SELECT 1 FROM {open_runs} {index(runs_versions)} WHERE {is_open_by_version} AND namespace = $1 AND type = $2 AND version = $3 LIMIT 1;
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from mainspring.faces.gearman.peer import Peer
     from mainspring.faces.gearman.worker_reports import WorkflowOptions
+    from mainspring.resources.rules import Limits
 
 
 _NOOP = response(Type.NOOP)
@@ -283,7 +284,7 @@ def _register(peer: Peer, args: list[bytes]) -> None:
         if not 1 <= options.decisions <= MOST_DECISIONS:
             _refuse(peer, f"a worker takes 1 to {MOST_DECISIONS} decisions at a time, not {options.decisions}")
             return
-        _register_decisions(peer, function, options.workflow, options.decisions, options.timeout)
+        _register_decisions(peer, function, options.workflow, options.decisions, options.timeout, limits)
         return
     ability = Ability(
         timeout=options.timeout,
@@ -298,7 +299,12 @@ def _register(peer: Peer, args: list[bytes]) -> None:
 
 
 def _register_decisions(
-    peer: Peer, function: bytes, options: WorkflowOptions, decisions: int, timeout: float | None
+    peer: Peer,
+    function: bytes,
+    options: WorkflowOptions,
+    decisions: int,
+    timeout: float | None,
+    limits: Limits | None,
 ) -> None:
     """Register a peer for the decisions of a workflow."""
     workflows = peer.face.workflows
@@ -321,7 +327,9 @@ def _register_decisions(
         peer.refuse(b"TOO_MANY_FUNCTIONS", full.encode("utf-8", "backslashreplace"))
         return
 
-    peer.as_worker()  # from now on, neither its namespace nor its caller can change
+    worker = peer.as_worker()  # from now on, neither its namespace nor its caller can change
+    if limits is not None:  # stored before the definition, so that no run begins without them
+        peer.service.functions.declare_of_runs(worker, definition.function, limits)
 
     def defined(_: None) -> None:
         if peer.ends_at is not None:

@@ -36,6 +36,7 @@ import structlog
 
 from mainspring.codecs import NO_CODECS
 from mainspring.quantities import format_size
+from mainspring.resources.rules import UNLIMITED, limits_to_wire
 from mainspring.version import version
 from mainspring.wire.gearman_protocol import Type
 from mainspring.worker.delivery import Origin
@@ -181,6 +182,8 @@ class WorkflowDecider:
                 "workflow": {"version": one.code.version, "digest": self._build},
                 "decisions": DECISIONS,
             }
+            if one.limits != UNLIMITED:
+                options["limits"] = limits_to_wire(one.limits)
             link.session.send(Type.REGISTER, one.code.name.encode(), msgspec.json.encode(options))
         self._view.agreed(link)
         self._places.agreed(link)
