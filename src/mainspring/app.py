@@ -36,6 +36,7 @@ from mainspring.client.resources import LabelledResource, Resource, build_resour
 from mainspring.client.submission import Key, Unique, check_keep_unique
 from mainspring.codecs import Codecs
 from mainspring.definitions import (
+    ClassWorkflow,
     CoroutineTask,
     Define,
     DefineExternal,
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from mainspring.worker.runtime import Worker
     from mainspring.worker.settings import WorkerSettings
     from mainspring.workflow_code.channels import Channel
+    from mainspring.workflow_code.handlers import RunsWorkflow
 
 
 R = TypeVar("R")
@@ -600,6 +602,8 @@ class App(AppClient):
     @overload
     def workflow(self, call: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
     @overload
+    def workflow(self, call: Callable[[], RunsWorkflow[P, R]], /) -> ClassWorkflow[P, R]: ...
+    @overload
     def workflow(
         self,
         /,
@@ -641,11 +645,14 @@ class App(AppClient):
         concurrency_key: Key = "",
         middleware: None = None,
     ) -> Any:
-        """Define a workflow: a coroutine function whose runs survive the ends of processes.
+        """Define a workflow: a coroutine function, or a class with ``async def run``, whose runs survive the ends of processes.
 
-        Its name on the wire is ``name``, by default the function's ``__name__``. A run keeps the ``version`` with which it was
-        started. ``timeout`` limits a whole run, to at most 366 days, which is also the default. Errors of ``park_on`` that leave
-        the function park the run until other code is there; other errors fail it.
+        Each run of a class has an object of its own, which is created without arguments. Methods of the class that are marked, as
+        with ``@workflow.signal``, are handlers of the run.
+
+        Its name on the wire is ``name``, by default the ``__name__`` of the function or class. A run keeps the ``version`` with
+        which it was started. ``timeout`` limits a whole run, to at most 366 days, which is also the default. Errors of
+        ``park_on`` that leave the function park the run until other code is there; other errors fail it.
 
         With ``retry``, a run that has failed is begun again after a delay, with the same arguments and all its signals, under the
         same handle. ``timeout`` limits all attempts together.

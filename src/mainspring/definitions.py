@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from mainspring.client.session import Request
     from mainspring.resources.rules import Limits
     from mainspring.worker.registry import Function, Kept, Middleware, Registry, WorkflowFunction
+    from mainspring.workflow_code.handlers import RunsWorkflow
 
 
 _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -200,7 +201,7 @@ class Workflow(Submission[P, R]):
         chosen = self._unique if id is None else workflow_id(id)
         inbox = inbox_of(connection, schema) or self._inbox
         options = replace(self.defaults.merged(newer), concurrency_key=None)
-        return Workflow(self.function, self._connections, options, chosen, self._check, self._add, inbox, key)
+        return type(self)(self.function, self._connections, options, chosen, self._check, self._add, inbox, key)
 
     def version(
         self,
@@ -224,8 +225,9 @@ class Workflow(Submission[P, R]):
         check_retry(retry)
         policy = this.code.retry if retry is None else retry
 
-        def define(call: Callable[P, Coroutine[Any, Any, R]]) -> Workflow[P, R]:
+        def define(call: Any) -> Workflow[P, R]:
             function = build_workflow(call, self.name, version, limit, errors, policy, this.times, this.limits)
+            kind = ClassWorkflow if isinstance(call, type) else Workflow
             if problem := signature_misfit(this.code.call, function.code.call):
                 raise UsageError(
                     f"{_name_of(function.code.call)} cannot be version {version!r} of the workflow {self.name}: {problem}. A run "
@@ -233,7 +235,7 @@ class Workflow(Submission[P, R]):
                 )
             self._add(function)
             options = replace(self.defaults, version=None)
-            return Workflow(function, self._connections, options, self._unique, self._check, self._add, key=self._key)
+            return kind(function, self._connections, options, self._unique, self._check, self._add, key=self._key)
 
         return DefineVersion(define)
 
@@ -285,26 +287,44 @@ class Workflow(Submission[P, R]):
         return Run(self._connections, handle, self._decode, joined=joined)
 
 
+class ClassWorkflow(Workflow[P, R]):
+    """A workflow that is a class. It has the class's handlers as attributes: ``run.signal(Order.approve, value)``."""
+
+    def __getattr__(self, name: str) -> Any:
+        kind = self.__dict__.get("workflow_class")
+        found = None if kind is None else getattr(kind, name, None)
+        if not hasattr(found, "handler"):
+            raise AttributeError(f"{self!r} has no handler and no attribute {name!r}")
+        return found
+
+
 class DefineWorkflow:
     """The decorator ``@app.workflow(…)``."""
 
     def __init__(self, define: Callable[[Any], Any]) -> None:
         self._define = define
 
-    def __call__(self, call: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]:
-        """Define a workflow from a coroutine function. Raises UsageError if the function cannot be a workflow."""
-        workflow: Workflow[P, R] = self._define(call)
-        return workflow
+    @overload
+    def __call__(self, call: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+    @overload
+    def __call__(self, call: Callable[[], RunsWorkflow[P, R]], /) -> ClassWorkflow[P, R]: ...
+    def __call__(self, call: Any, /) -> Any:
+        """Define a workflow from a coroutine function, or from a class. Raises UsageError if it cannot be a workflow."""
+        return self._define(call)
 
 
 class DefineVersion(Generic[P, R]):
     """The decorator ``@order.version(…)``, for functions with the parameters and the result of the workflow."""
 
-    def __init__(self, define: Callable[[Callable[P, Coroutine[Any, Any, R]]], Workflow[P, R]]) -> None:
+    def __init__(self, define: Callable[[Any], Any]) -> None:
         self._define = define
 
-    def __call__(self, call: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]:
-        """Define the version. Raises UsageError if the function cannot be one, or the version is taken."""
+    @overload
+    def __call__(self, call: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+    @overload
+    def __call__(self, call: Callable[[], RunsWorkflow[P, R]], /) -> ClassWorkflow[P, R]: ...
+    def __call__(self, call: Any, /) -> Any:
+        """Define the version. Raises UsageError if the function or class cannot be one, or the version is taken."""
         return self._define(call)
 
 
@@ -578,11 +598,12 @@ class Definitions:
         rules: JobRules,
         retry: Retry | None,
     ) -> Workflow[..., Any]:
-        """Define a workflow. Raises UsageError if the function cannot be one, or the name is taken."""
+        """Define a workflow. Raises UsageError if the function or class cannot be one, or the name is taken."""
         function = build_workflow(call, name, version, timeout, park_on, retry, times_of(rules.options), rules.limits)
+        kind = ClassWorkflow if isinstance(call, type) else Workflow
         add = self._registry.add_workflow
         add(function)
-        return Workflow(function, self._connections, rules.options, rules.unique, self._check, add, key=rules.key)
+        return kind(function, self._connections, rules.options, rules.unique, self._check, add, key=rules.key)
 
     def scheduled(
         self,

@@ -19,6 +19,7 @@ from mainspring.jobs.completion_rules import DEFAULT_EXPIRY, check_spans
 from mainspring.workflow_code.api import Calls, current, log
 from mainspring.workflow_code.endings import Saga
 from mainspring.workflow_code.guards import unguarded
+from mainspring.workflow_code.handlers import HandlerKind, SignalMethod, build_handler
 from mainspring.workflow_code.mapping import run_map
 from mainspring.workflow_code.model import ContinueAsNew, Transaction
 from mainspring.workflows.model import RunProgress
@@ -56,12 +57,14 @@ __all__ = [
     "log",
     "map",
     "now",
+    "on_signal",
     "patched",
     "progress",
     "publish",
     "rng",
     "should_continue",
     "side_effect",
+    "signal",
     "sleep",
     "step",
     "unguarded",
@@ -144,6 +147,53 @@ async def sleep(duration: Duration) -> None:
     """Sleep, up to a year: a durable timer. A time of 0 is none."""
     _calls("sleep")
     await asyncio.sleep(seconds(duration, "duration"))
+
+
+@overload
+def signal(method: Callable[[Any, T], object], /) -> SignalMethod[T]: ...
+@overload
+def signal(method: Callable[[Any], object], /) -> SignalMethod[None]: ...
+@overload
+def signal(*, name: str) -> MarkSignal: ...
+def signal(method: Callable[..., Any] | None = None, /, *, name: str | None = None) -> Any:
+    """Mark a method of a workflow's class as the handler of signals: ``@workflow.signal``.
+
+    It is called with the value of each signal of its name, by default the method's, in the order in which signals arrive. It has
+    one parameter, or none. A coroutine method begins in this order, and goes on beside ``run``; the run ends after it. An
+    error that leaves the method leaves the workflow. A signal whose value does not have the declared type is logged and ignored.
+
+    Raises UsageError for a method that cannot be a handler.
+    """
+    return SignalMethod(method, name) if method is not None else MarkSignal(name)
+
+
+def on_signal(signal: SignalType[Any] | str, handler: Callable[..., Any], /) -> None:
+    """Call a function with each signal of a name, as a marked method of a class is called: see ``signal``.
+
+    It also gets the signals of the name that have arrived before, and takes the place of an earlier handler. ``signal`` is a
+    declared signal or a name.
+
+    Raises UsageError for a function that cannot be a handler, and WorkflowUsageError if code waits to receive the signal.
+    """
+    handlers = _calls("on_signal").use_handlers()
+    name = signal if isinstance(signal, str) else signal.name
+    handlers.add(HandlerKind.SIGNAL, build_handler(HandlerKind.SIGNAL, name, handler))
+    handlers.handle_soon()
+
+
+class MarkSignal:
+    """The decorator ``@workflow.signal(name=…)``."""
+
+    def __init__(self, name: str | None) -> None:
+        self._name = name
+
+    @overload
+    def __call__(self, method: Callable[[Any, T], object], /) -> SignalMethod[T]: ...
+    @overload
+    def __call__(self, method: Callable[[Any], object], /) -> SignalMethod[None]: ...
+    def __call__(self, method: Callable[..., Any], /) -> SignalMethod[Any]:
+        """Mark a method. Raises UsageError for one that cannot be a handler."""
+        return SignalMethod(method, self._name)
 
 
 async def wait_until(condition: Callable[[], object], timeout: Duration | None = None) -> None:  # noqa: ASYNC109 - durable

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mainspring.client.options import Retry
     from mainspring.client.resources import Resource
     from mainspring.worker.registry import Middleware
+    from mainspring.workflow_code.handlers import HandlerMethod
 
 EXECUTORS = ("thread", "process")
 
@@ -105,6 +106,11 @@ def build_workflow(
 
     Raises UsageError if the value cannot be a workflow.
     """
+    methods: tuple[HandlerMethod, ...] = ()
+    if isinstance(given, type):
+        from mainspring.workflow_code.handlers import function_of  # noqa: PLC0415 - with the code that runs workflows
+
+        given, methods = function_of(given)
     function = build_function(given, name, "thread", Options(), kind="workflow")
     if function.executor != "coroutine":
         raise UsageError(f"{function.name} is no coroutine function: a workflow is an `async def`, or make it a task")
@@ -115,7 +121,7 @@ def build_workflow(
             "workers and at other times, where the value would be another one; use it in a task or in a step"
         )
     return WorkflowFunction(
-        Code(function.name, version, function.call, function.signature, park_on, retry), timeout, times, limits
+        Code(function.name, version, function.call, function.signature, park_on, retry, methods), timeout, times, limits
     )
 
 
@@ -181,6 +187,12 @@ def check_annotations(registry: Registry) -> None:
         f"{problem}{_line_of(workflow.code.call)}"
         for workflow in registry.workflows.values()
         if (problem := workflow.signature.problem())
+    ]
+    found += [
+        f"{problem}{_line_of(method.method)}"
+        for workflow in registry.workflows.values()
+        for method in workflow.code.handlers
+        if (problem := method.signature.problem(results=method.has_result))
     ]
     if found:
         raise SettingsError(

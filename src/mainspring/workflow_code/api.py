@@ -38,6 +38,7 @@ from mainspring.values.model import Published
 from mainspring.workflow_code import guards
 from mainspring.workflow_code.carried import SINCE as CARRIED_SINCE
 from mainspring.workflow_code.children import Children
+from mainspring.workflow_code.handlers import HandlerKind, Handlers
 from mainspring.workflow_code.holds import Hold, Holds
 from mainspring.workflow_code.loop import SHIELDED
 from mainspring.workflow_code.matching import Mismatch, same_arguments
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from mainspring.resources.rules import UseSpec
     from mainspring.workflow_code.carried import CarriedResults
     from mainspring.workflow_code.children import ChildJob
-    from mainspring.workflow_code.loop import DurableTimer, WorkflowLoop
+    from mainspring.workflow_code.loop import DurableTimer, WorkflowLoop, WorkflowTask
     from mainspring.workflow_code.matching import Same
     from mainspring.workflow_code.model import Record, RunState, Transaction
     from mainspring.workflows.model import Parked, RunProgress
@@ -139,6 +140,9 @@ class Calls:
         """Receivers of signals that wait until it is known whether the run goes on."""
         self.receivers: dict[str, int] = {}
         """How many receivers wait for signals of each name."""
+        self.main: WorkflowTask | None = None
+        self.handlers: Handlers | None = None
+        """The handlers that the code has registered; None: none so far."""
 
     @property
     def carried(self) -> CarriedResults | None:
@@ -353,6 +357,32 @@ class Calls:
             queue = self._signals[name] = Signals()
         return queue
 
+    def use_handlers(self) -> Handlers:
+        """Return the handlers of the run."""
+        if self.handlers is None:
+            self.handlers = Handlers(self.loop, self._cancel_main, self._take_signals, self._may_handle, self._warn)
+        return self.handlers
+
+    def _cancel_main(self) -> None:
+        if self.main is not None:
+            self.main.cancel()
+
+    def _take_signals(self, name: str) -> list[tuple[int, bytes]]:
+        """Return the unread signals of a name, which a handler gets from now on."""
+        if self.receivers.get(name):
+            raise WorkflowUsageError(
+                f"signal {name}: the code waits to receive it, and a handler would get all of them: receive it or handle it"
+            )
+        queue = self._signals.pop(name, None)
+        return [] if queue is None else [queue.get_nowait() for _ in range(queue.qsize())]
+
+    def _may_handle(self) -> bool:
+        return not (self.closing.begun or self.ends_anew())
+
+    def _warn(self, message: str) -> None:
+        if not (self.state.replaying or self.state.evicted):
+            log.warning("%s", message)
+
     def ends_anew(self) -> bool:
         """Return whether code has raised ContinueAsNew in this activation: signals are for the next run from then on."""
         if not self._continuations:
@@ -400,10 +430,19 @@ class Calls:
             future.set_result(None)
         return bool(waiting)
 
+    def handle_held(self) -> bool:
+        """Let handlers get the signals that were held back. Return whether there are some."""
+        if self.handlers is None or not self.handlers.unread():
+            return False
+        self._continuations.clear()
+        return self.handlers.handle_soon()
+
     def unread_signals(self) -> tuple[int, ...]:
         """Return the events of the signals that the code has not received, in order."""
         queues = [queue for queue in self._signals.values() if queue.qsize()]
         waiting = [queue.get_nowait()[0] for queue in queues for _ in range(queue.qsize())]
+        if self.handlers is not None:
+            waiting += self.handlers.unread()
         return tuple(sorted(waiting + self._given_back))
 
     def wait_until(self, condition: Callable[[], object]) -> asyncio.Future[Any]:
@@ -431,10 +470,11 @@ class Calls:
     def about(self) -> bytes:
         """Return the things that the run waits for, as ``Instance.about``; empty if it waits for activities and timers alone."""
         holds = self.holds.waits()
-        if not (self.steps.open or self._signals or self._conditions or self.progress or holds):
+        if not (self.steps.open or self._signals or self._conditions or self.progress or holds or self.handlers):
             return b""
+        handled = () if self.handlers is None else self.handlers.names(HandlerKind.SIGNAL)
         about = About(
-            channels=tuple(name for name, count in self.receivers.items() if count),
+            channels=(*(name for name, count in self.receivers.items() if count), *handled),
             unread={name: queue.qsize() for name, queue in self._signals.items() if queue.qsize()},
             steps=self.steps.names(),
             conditions=sum(not future.done() for _, future in self._conditions),
@@ -453,6 +493,9 @@ class Calls:
         self._conditions.clear()
         self._continuations.clear()
         self._received.clear()
+        if self.handlers is not None:
+            self.handlers.close()
+        self.main = None
         futures += self.held
         futures += self.holds.close()
         self.held = []

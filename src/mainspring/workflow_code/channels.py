@@ -12,6 +12,7 @@ from mainspring.client.payload import EMPTY, is_raw, result_decoder
 from mainspring.errors import PayloadError, UsageError, WorkflowUsageError
 from mainspring.jobs.model import is_users
 from mainspring.workflow_code.api import current
+from mainspring.workflow_code.handlers import HandlerKind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -81,6 +82,10 @@ class Channel(Generic[T]):
         has been received.
         """
         calls = self._calls("receive")
+        if calls.handlers is not None and calls.handlers.find(HandlerKind.SIGNAL, self.name) is not None:
+            raise WorkflowUsageError(
+                f"signal {self.name} has a handler, which gets all of its values: do not receive it"
+            )
         queue = calls.signals(self.name)
         if timeout is None or not queue.empty():
             return self.decode(await self._next(calls, queue))

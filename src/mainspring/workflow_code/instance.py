@@ -9,6 +9,7 @@ meanwhile.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +24,7 @@ from mainspring.workflow_code.endings import close_of, defect_of, release, same_
 from mainspring.workflow_code.loop import DurableTimer, WorkflowLoop, check_timer
 from mainspring.workflow_code.mapping import is_part, run_part
 from mainspring.workflow_code.matching import CLOSING, Mismatch, describe_event, is_close
-from mainspring.workflow_code.model import RunState, Turn
+from mainspring.workflow_code.model import ContinueAsNew, RunState, Turn
 from mainspring.workflow_code.workflow_jobs import error_of, read_failure
 from mainspring.workflows import history
 from mainspring.workflows.carrying import is_carried
@@ -374,9 +375,19 @@ class Instance(RunState):
             except PayloadError as error:
                 error.received = True
                 raise
-            return await code.call(*args, **named)
+            try:
+                result = await code.call(*args, **named)
+            except BaseException as error:
+                if calls.handlers is not None and isinstance(error, (asyncio.CancelledError, ContinueAsNew)):
+                    if isinstance(error, ContinueAsNew):
+                        await calls.handlers.finish(ends_anew=True)
+                    calls.handlers.check()
+                raise
+            if calls.handlers is not None:
+                await calls.handlers.finish()
+            return result
 
-        self._main = loop.context.run(loop.create_task, run(), name=code.name)  # type: ignore[assignment]
+        self._main = calls.main = loop.context.run(loop.create_task, run(), name=code.name)  # type: ignore[assignment]
 
     def _follow(self, depth: int, at_us: int) -> None:
         """Note that the code follows from deliveries of events."""
@@ -411,7 +422,7 @@ class Instance(RunState):
         loop.silent = self.replaying
         calls.begin_activation()
         loop.context.run(loop.run_ready)
-        while (calls.held and self._give_held(calls)) or calls.check_conditions():
+        while ((calls.held or calls.handlers) and self._give_held(calls)) or calls.check_conditions():
             loop.context.run(loop.run_ready)
         if calls.difference is not None:
             raise calls.difference
@@ -433,7 +444,7 @@ class Instance(RunState):
     def _give_held(self, calls: Calls) -> bool:
         """Give the code the signals that were held back, unless it ends. Return whether it does not."""
         main = self._main
-        return main is not None and not main.done() and calls.give_held()
+        return main is not None and not main.done() and (calls.give_held() or calls.handle_held())
 
     def _end_tasks(self, loop: WorkflowLoop, calls: Calls, main: WorkflowTask) -> None:
         """Cancel the tasks that the main task leaves, unless a defect has ended it."""
@@ -532,6 +543,8 @@ def _refused_timer(calls: Calls, event: history.StartTimerFailed) -> int:
 def _signaled(calls: Calls, event: history.WorkflowExecutionSignaled) -> int:
     if history.is_hold_answer(event):
         return calls.holds.answered(event)
+    if calls.handlers is not None and calls.handlers.arrived(event.id, event.name, event.input):
+        return len(event.input)
     calls.signals(event.name).put_nowait((event.id, event.input))
     return len(event.input)
 

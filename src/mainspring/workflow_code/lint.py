@@ -17,6 +17,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mainspring.workflow_code.guards import CLOCK, ORIGINALS, WITH_TIME
+from mainspring.workflow_code.handlers import HandlerMethod, methods_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,16 +37,22 @@ class Finding(NamedTuple):
 
 
 def lint(call: Callable[..., Any]) -> list[Finding]:
-    """Return the findings in a workflow's function and in the functions of its module that it calls, in order."""
+    """Return the findings in a workflow's function and in the functions of its module that it calls, in order.
+
+    Of a class, these are its ``run``, its ``__init__`` and its handlers, with the methods that they call.
+    """
     findings: list[Finding] = []
     seen: set[object] = set()
-    unread = [inspect.unwrap(call)]
+    kind: type | None = getattr(call, "workflow_class", None)
+    unread: list[Any] = [inspect.unwrap(call)]
+    if kind is not None:
+        unread += [kind.__init__, *(method.method for method in methods_of(kind))]  # type: ignore[misc] # of a class
     while unread:
         function = unread.pop(0)
         if function in seen or not isinstance(function, FunctionType):
             continue
         seen.add(function)
-        reader = _Reader(function)
+        reader = _Reader(function, kind)
         if reader.read():
             findings += reader.findings
             unread += reader.calls
@@ -79,8 +86,12 @@ _UNKNOWN: Final = object()
 class _Reader(ast.NodeVisitor):
     """Reads one function."""
 
-    def __init__(self, function: FunctionType) -> None:
+    def __init__(self, function: FunctionType, kind: type | None = None) -> None:
         self._function = function
+        parameters = function.__code__.co_varnames[: function.__code__.co_argcount]
+        self._kind = kind if parameters and f".{function.__name__}" in function.__qualname__ else None
+        """The class of the workflow, if the function is a method."""
+        self._self = parameters[0] if self._kind is not None else ""
         self._names: Mapping[str, Any] = {}
         self._local: set[str] = set()
         self._sets: set[str] = set()
@@ -126,6 +137,9 @@ class _Reader(ast.NodeVisitor):
             return _UNKNOWN if node.id in self._local else self._names.get(node.id, _UNKNOWN)
         if isinstance(node, ast.Attribute):
             owner = self._resolve(node.value)
+            if self._kind is not None and isinstance(node.value, ast.Name) and node.value.id == self._self:
+                found = getattr(self._kind, node.attr, _UNKNOWN)
+                return found.method if isinstance(found, HandlerMethod) else found
             if isinstance(owner, (ModuleType, type)):
                 return getattr(owner, node.attr, _UNKNOWN)
         return _UNKNOWN

@@ -87,6 +87,8 @@ class Code:
     park_on: tuple[type[BaseException], ...] = PARK_ON
     retry: Retry | None = None
     """When a run that has failed is begun again."""
+    handlers: tuple[Any, ...] = ()
+    """The marked methods, if it is a class: each a ``handlers.HandlerMethod``."""
 
 
 class RunState:
