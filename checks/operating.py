@@ -133,6 +133,7 @@ JOB: Final = (
 )
 RUN: Final = (
     Method("move", workflows.MoveRun, own="key"),
+    Method("reset", workflows.ResetRun, own="key"),
     Method("unpark", workflows.UnparkRun, own="key", says="Let the code try the run again, if it is parked."),
 )
 JOBS: Final = (

@@ -375,6 +375,7 @@ CASES: dict[type[Request[Any]], Requests] = {
     workflows.CancelRun: _runs(workflows.CancelRun),
     workflows.TerminateRun: _runs(workflows.TerminateRun),
     workflows.MoveRun: _runs(workflows.MoveRun, version="2"),
+    workflows.ResetRun: _runs(workflows.ResetRun, last=True),
     workflows.UnparkRun: _runs(workflows.UnparkRun),
     workflows.UnparkAllRuns: _named(workflows.UnparkAllRuns),
     workflows.StartRun: _named(workflows.StartRun, function="flow", id="id"),

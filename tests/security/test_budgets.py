@@ -47,6 +47,8 @@ BOUNDED: dict[str, str] = {
     "ScheduleDetails.exclude": "sizes.ENTRIES, one schedule",
     "ScheduleDetails.parents": "catalogue.MOST_PARENTS",
     "ScheduleInfo.parents": "likewise",
+    "ForkedRun.results": "FORK_CALLS",
+    "ForkedRun.repeated": "FORK_CALLS",
     "Declared.changes": "one for each schedule of the request, and the App's own",
     "Previewed.times": "the count of the request",
     "Previewed.clock_changes": "the same",

@@ -107,6 +107,7 @@ RUN_REQUESTS: dict[type[Request[Any]], Request[Any]] = {
     workflows.CancelRun: workflows.CancelRun("H:laptop:3000000000017"),
     workflows.TerminateRun: workflows.TerminateRun("H:laptop:3000000000017"),
     workflows.MoveRun: workflows.MoveRun("H:laptop:3000000000017", "3"),
+    workflows.ResetRun: workflows.ResetRun("H:laptop:3000000000017", last=True),
     workflows.UnparkRun: workflows.UnparkRun("H:laptop:3000000000017"),
 }
 CHECKED_ELSEWHERE = {

@@ -43,6 +43,10 @@ UnbegunStatus = Literal["scheduled", "pending"]
 AnyStatus = Literal[StatusName, UnbegunStatus]
 SIGNAL_NAME_LIMIT = 256
 """Characters in the name of a signal, as in Amazon SWF."""
+FORK_CALLS = 100
+"""Calls in each list of an answer about a fork."""
+CALL_LIMIT = 600
+"""Characters of the name of a call: a function, and the number of the call."""
 REQUEST_LIMIT = 256
 """Characters in the key of a request."""
 
@@ -174,7 +178,7 @@ class RunDetails(RunInfo, kw_only=True):
     previous_run: str | None
     """The run before it in its chain, which continued as new."""
     next_run: str | None
-    """The run after it, which continues it as new."""
+    """The run after it, which continues it as new, or with which it goes on since a reset."""
     error: str | None
     """Why the run failed, timed out or was terminated; None for other runs."""
     input_size: int
@@ -202,6 +206,10 @@ class RunDetails(RunInfo, kw_only=True):
     """When it should have ended."""
     holds: list[RunHoldInfo] = []
     """The slots of resources that it has, and those for which it waits."""
+    forked_from: str | None = None
+    """The earlier run with a part of which it has begun; see ``workflows.reset``."""
+    forked_to: str | None = None
+    """The newest run that has begun with a part of it."""
 
 
 class StartedRun(msgspec.Struct):
@@ -223,6 +231,34 @@ class ReachedRun(msgspec.Struct):
     """For a signal to a run that has not begun: ``scheduled`` or ``pending``."""
     repeated: bool
     """Whether the run had taken a request with this key before, so that it ignored this one."""
+
+
+class ForkedRun(msgspec.Struct):
+    """A new run of a workflow id that begins with a part of an earlier one, or what it would have."""
+
+    source: str
+    """The key of the earlier run."""
+    handle: str | None
+    """Of the root job of the new run; None in a dry run, as ``run``."""
+    run: str | None
+    event: int
+    """Of a reset: the completed decision that is made anew."""
+    kept: int
+    """Of a reset: the number of events that the new run begins with."""
+    results: list[str]
+    """The last calls whose results the new run has, such as ``charge#1``, 100 at most."""
+    repeated: list[str]
+    """The first calls that execute again, if the code makes them again, 100 at most."""
+    signals: int
+    """The number of signals that the new run gets again."""
+    dropped: int = 0
+    """Of a reset: the number of events of the earlier run that the new one does not begin with."""
+    dropped_signals: int = 0
+    """The number of signals that the new run does not get."""
+    all_results: int = 0
+    """The number of calls whose results the new run has."""
+    all_repeated: int = 0
+    """The number of calls that execute again."""
 
 
 class HistoryPage(Page[dict[str, Any]], kw_only=True):
@@ -429,6 +465,34 @@ class MoveRun(Request[ReachedRun]):
     http = post("workflows/{key}/move", problems=(Code.CONFLICT, Code.WORKFLOW_NOT_FOUND), example={"version": "1"})
     key: RunKey
     version: Annotated[Text, described("A version that a worker has registered.")]
+
+
+class ResetRun(Request[ForkedRun]):
+    """Make one of a run's decisions anew. A new run of the same workflow id repeats the decisions before it."""
+
+    permission = Permission.OPERATE
+    requires = Feature.WORKFLOWS
+    touches = Touches.RUN
+    call = "workflows.reset"
+    http = post(
+        "workflows/{key}/reset",
+        problems=(Code.CONFLICT,),
+        example={"before": "charge#2", "dry_run": True},
+    )
+    key: RunKey
+    event: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None,
+        described("The decision, by the number of its event DecisionTaskCompleted."),
+    ] = None
+    before: Annotated[
+        Annotated[str, msgspec.Meta(min_length=1, max_length=CALL_LIMIT)] | None,
+        described("The decision that made this call, such as charge, or charge#2 for the second one.", label="Before"),
+    ] = None
+    first: Annotated[bool, described("The first decision: the whole run is repeated.")] = False
+    last: Annotated[bool, described("The last completed decision.")] = False
+    drop_signals: Annotated[bool, described("Do not repeat the signals that came after the decision.")] = False
+    dry_run: Annotated[bool, described("Only show what the new run would have.")] = False
+    reason: Annotated[Reason, described("A text to store in the history.")] = ""
 
 
 class UnparkRun(Request[ChangedRuns]):

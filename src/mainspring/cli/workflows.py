@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import msgspec
 from cyclopts import App, Parameter
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from mainspring.api.workflows import (
     CancelRun,
     MoveRun,
+    ResetRun,
     ShowRun,
     SignalRun,
     StartRun,
@@ -268,6 +270,70 @@ def move(
       4 no such run or version
     """
     return print_answer(server.client(), MoveRun(key, **given), _print_reached, json=json)
+
+
+@workflows.command(usage="mainspring workflows reset KEY --before CALL | --last | … [OPTIONS]")
+@takes(ResetRun)
+def reset(
+    key: Key,
+    /,
+    *,
+    given: Given = NOTHING,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Make one of a run's decisions anew: a new run of the same workflow id repeats the decisions before it.
+
+    The command first shows on standard error what the new run keeps and what it repeats, then prints its handle and its key. With
+    --dry-run it only shows it, and changes nothing.
+
+    An open run goes on as the new one, which its clients and its parent wait for. Its activities and children are ended. A closed
+    run stays as it is.
+
+    EXAMPLES
+      mainspring workflows reset order-17 --last --dry-run
+      mainspring workflows reset order-17 --before charge#2 --reason 'the price was wrong'
+
+    EXIT CODES
+      0 reset, 1 there is no such decision, or the workflow id has another open run, 2 wrong usage, 3 no server, 4 no such run
+    """
+    client = server.client()
+    request = ResetRun(key, **given)
+    planned = call(client, replace(request, dry_run=True))
+    if not request.dry_run:
+        print(_forked_text(planned), file=sys.stderr, flush=True)
+        # The decision that was shown, and of the run that was shown: both may have gone on meanwhile.
+        shown = replace(request, key=planned["source"], event=planned["event"], before=None, first=False, last=False)
+        return print_answer(client, shown, _print_forked, json=json)
+    if json:
+        print_json(planned)
+    else:
+        print(_forked_text(planned), flush=True)
+    return EXIT_DONE
+
+
+def _forked_text(forked: dict[str, Any]) -> str:
+    """Return what a fork has, in lines."""
+    results = _calls(forked["results"][::-1], forked["all_results"])
+    lines = [
+        f"{printable(forked['source'])}: the decision of event {forked['event']} is made anew",
+        f"keeps {forked['kept']} events and drops {forked['dropped']}; keeps the results of {results}",
+        f"executes again, if the code calls it: {_calls(forked['repeated'], forked['all_repeated'])}",
+        f"repeats {forked['signals']} later signals and drops {forked['dropped_signals']}",
+    ]
+    return "\n".join(lines)
+
+
+_MOST_CALLS = 20
+
+
+def _calls(names: list[str], number: int) -> str:
+    shown = ", ".join(map(printable, names[:_MOST_CALLS]))
+    return f"{shown} and {number - _MOST_CALLS} more" if number > _MOST_CALLS else shown or "nothing"
+
+
+def _print_forked(forked: dict[str, Any]) -> None:
+    print(f"{forked['handle']}\t{forked['run']}", flush=True)
 
 
 @workflows.command(usage="mainspring workflows unpark KEY | --all")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from mainspring.api.jobs import Attempt, DeletedJob, JobInfo, KeptArguments
-    from mainspring.api.workflows import ChangedRuns, ReachedRun
+    from mainspring.api.workflows import ChangedRuns, ForkedRun, ReachedRun
     from mainspring.client.options import Duration
 
 
@@ -135,6 +135,56 @@ class RunActs(OfRun):
     async def amove(self, version: str) -> ReachedRun:
         """As ``move``."""
         return await self._aask_of_key("workflows.move", {"version": version})
+
+    def reset(
+        self,
+        *,
+        event: int | None = None,
+        before: str | None = None,
+        first: bool = False,
+        last: bool = False,
+        drop_signals: bool = False,
+        dry_run: bool = False,
+        reason: str = "",
+    ) -> ForkedRun:
+        """Make one of a run's decisions anew. A new run of the same workflow id repeats the decisions before it."""
+        return self._ask_of_key(
+            "workflows.reset",
+            {
+                "event": event,
+                "before": before,
+                "first": first,
+                "last": last,
+                "drop_signals": drop_signals,
+                "dry_run": dry_run,
+                "reason": reason,
+            },
+        )
+
+    async def areset(
+        self,
+        *,
+        event: int | None = None,
+        before: str | None = None,
+        first: bool = False,
+        last: bool = False,
+        drop_signals: bool = False,
+        dry_run: bool = False,
+        reason: str = "",
+    ) -> ForkedRun:
+        """As ``reset``."""
+        return await self._aask_of_key(
+            "workflows.reset",
+            {
+                "event": event,
+                "before": before,
+                "first": first,
+                "last": last,
+                "drop_signals": drop_signals,
+                "dry_run": dry_run,
+                "reason": reason,
+            },
+        )
 
     def unpark(self) -> ChangedRuns:
         """Let the code try the run again, if it is parked."""

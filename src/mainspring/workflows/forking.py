@@ -82,6 +82,10 @@ class ForkPlan(NamedTuple):
     """Of a rerun: the calls that get a result of the request."""
     signals: int = 0
     """Signals that it gets again."""
+    dropped: int = 0
+    """Of a reset: the events of the earlier run that it does not have; repeated signals are among them."""
+    dropped_signals: int = 0
+    """Signals that it does not get."""
 
 
 def point_of(events: Sequence[Event], wanted: Point) -> DecisionTaskCompleted:
@@ -130,7 +134,7 @@ def plan_fork(events: Sequence[Event], change: Change, most_carried: int) -> tup
     """Return what a fork of a run has, and for a rerun its results. Raises UsageError for what the run does not have."""
     if change.point is None:
         plan = plan_rerun(events, change.choice, most_carried)
-        signals = 0 if change.drop_signals else len(later_signals(events, 0))
+        signals, dropped = _divided(later_signals(events, 0), change)
         shown = ForkPlan(
             0,
             0,
@@ -138,6 +142,7 @@ def plan_fork(events: Sequence[Event], change: Change, most_carried: int) -> tup
             tuple(map(str, plan.repeated)),
             tuple(change.choice.skip),
             signals,
+            dropped_signals=dropped,
         )
         return shown, plan
     point = point_of(events, change.point)
@@ -147,11 +152,17 @@ def plan_fork(events: Sequence[Event], change: Change, most_carried: int) -> tup
         raise UsageError(
             f"the run held slots of resources, or waited for some, at event {point.id}: choose a decision before or after that"
         )
-    signals = 0 if change.drop_signals else len(later_signals(events, kept[-1].id))
+    signals, dropped = _divided(later_signals(events, kept[-1].id), change)
     ended = [call for call in calls_of(kept) if call.ended]
     after = {(call.function, call.occurrence) for call in ended}
     repeated = [call for call in calls_of(events) if (call.function, call.occurrence) not in after]
-    return ForkPlan(point.id, len(kept), tuple(map(str, ended)), tuple(map(str, repeated)), (), signals), None
+    names = tuple(map(str, ended)), tuple(map(str, repeated))
+    return ForkPlan(point.id, len(kept), *names, (), signals, len(events) - len(kept), dropped), None
+
+
+def _divided(signals: Sequence[Event], change: Change) -> tuple[int, int]:
+    """Return how many of the later signals a fork gets, and how many it does not."""
+    return (0, len(signals)) if change.drop_signals else (len(signals), 0)
 
 
 def close_forked(draft: Draft, new_run: int, change: Change, version: str, payload: bytes) -> None:

@@ -36,6 +36,7 @@ from mainspring.workflows.store import (
     BeginWaiting,
     Begun,
     FillPlaces,
+    ForkRun,
     MoveRun,
     ReadHistory,
     RequestCancelRun,
@@ -65,11 +66,12 @@ if TYPE_CHECKING:
     from mainspring.storage.engine import Operation, Page
     from mainspring.storage.reads import Reads
     from mainspring.workflows.decider_workers import Build
+    from mainspring.workflows.forking import Change
     from mainspring.workflows.history import ChildPolicy, Event
     from mainspring.workflows.observers import Changed
     from mainspring.workflows.reading import Tail, Unread
     from mainspring.workflows.requests import Failed, Reached, Signal
-    from mainspring.workflows.store import ListRuns, Moved, Shown, ShownRun
+    from mainspring.workflows.store import Forked, ListRuns, Moved, Shown, ShownRun
 
 T = TypeVar("T")
 
@@ -102,7 +104,7 @@ class Functions:
         return isinstance(function, bytes) and self._predicate(function) is True
 
 
-def _is_unknown(answer: Reached | Moved) -> bool:
+def _is_unknown(answer: Reached | Moved | Forked) -> bool:
     return answer.verdict == "unknown"
 
 
@@ -185,6 +187,17 @@ class RunRequests:
 
         moved: Moved = await self._user_starts.repeated(key, ask, _is_unknown)
         return moved
+
+    async def fork(self, key: Key, change: Change, act: Act | None = None, *, dry_run: bool = False) -> Forked:
+        """Begin a fork of a run, or tell what it would have."""
+
+        def ask() -> Awaitable[Forked]:
+            operation = ForkRun(key, change, self._now_us(), dry_run, tasks=self._tasks)
+            operation.act = act
+            return self._commits.committed(operation)
+
+        forked: Forked = await self._user_starts.repeated(key, ask, _is_unknown)
+        return forked
 
     @shielded
     async def unpark(self, key: Key | None, namespace: str, act: Act | None = None) -> int:

@@ -17,7 +17,7 @@ from mainspring.storage.engine import Page
 from mainspring.workflows.model import Key, Limits, OpenActivity, Parked, Parking
 from mainspring.workflows.model import State as RunState
 from mainspring.workflows.requests import Reached, Signal
-from mainspring.workflows.store import Begun, ListRuns, Moved, RunRow, Shown, ShownRun, Start, Unbegun
+from mainspring.workflows.store import Begun, Forked, ListRuns, Moved, RunRow, Shown, ShownRun, Start, Unbegun
 
 from .a_node import PAYLOAD_LIMIT, Node, opened
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from mainspring.access.idempotency import KeyedAct
     from mainspring.api.request import Request
+    from mainspring.workflows.forking import Change
     from mainspring.workflows.history import ChildPolicy, Event
 
 ROOT = 3_000_000_000_017
@@ -43,6 +44,7 @@ class FakeWorkflows:
         self.events: list[Event] = []
         self.reached = Reached("recorded", ROOT, ROOT, 7)
         self.moved = Moved("moved", ROOT + 1, ROOT)
+        self.forked = Forked("planned", ROOT, ROOT)
         self.begun: Callable[[Job], Begun] = lambda _: Begun({}, {})
         self.received: list[Any] = []
         self.examined = 10**9
@@ -80,6 +82,11 @@ class FakeWorkflows:
         del act
         self.received.append((key, version))
         return self.moved
+
+    async def fork(self, key: Key, change: Change, act: object = None, *, dry_run: bool = False) -> Forked:
+        del act
+        self.received.append((key, change, dry_run))
+        return self.forked
 
     async def unpark(self, key: Key | None, _namespace: str, act: object = None) -> int:
         del act

@@ -168,6 +168,8 @@ def test_runs_of_other_workflows_are_left_out_and_forbidden() -> None:
                 workflows.CancelRun("order-17"),
                 workflows.TerminateRun("order-17"),
                 workflows.MoveRun("order-17", "1"),
+                workflows.ResetRun("order-17", last=True),
+                workflows.ResetRun("order-17", last=True, dry_run=True),
                 workflows.UnparkRun("order-17"),
                 workflows.UnparkAllRuns(),
                 workflows.StartRun(function="order"),

@@ -17,10 +17,11 @@ from mainspring.api.request import ApiError, Code
 from mainspring.features import Feature
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Found
+from mainspring.workflows.forking import Change, ForkPlan, Point
 from mainspring.workflows.history import ChildPolicy
 from mainspring.workflows.model import Key, Status
 from mainspring.workflows.requests import Reached
-from mainspring.workflows.store import Begun, Moved
+from mainspring.workflows.store import Begun, Forked, Moved
 
 from .a_node import PAYLOAD_LIMIT, run
 from .runs_of_a_node import ROOT, a_run, call, with_runs
@@ -117,6 +118,66 @@ def test_parked_runs_go_on() -> None:
             assert await node.api.call(workflows.UnparkRun("order-1")) == workflows.ChangedRuns(1)
             assert await node.api.call(workflows.UnparkAllRuns()) == workflows.ChangedRuns(2)
             assert fake.received[-1] is None
+
+    run(test())
+
+
+def test_a_run_is_reset_to_a_decision() -> None:
+    async def test() -> None:
+        async with with_runs(a_run()) as (node, fake):
+            plan = ForkPlan(9, 6, ("charge#1",), ("ship#1",), (), 2, 7, 1)
+            fake.forked = Forked("planned", ROOT, ROOT, plan=plan)
+            planned = await node.api.call(workflows.ResetRun("order-17", before="ship", dry_run=True))
+            change = Change(Point(before="ship"))
+            assert fake.received[-1] == (Key(workflow_id="order-17"), change, True)
+            source = f"H:laptop:{ROOT}@{ROOT}"
+            expected = workflows.ForkedRun(source, None, None, 9, 6, ["charge#1"], ["ship#1"], 2, 7, 1, 1, 1)
+            assert planned == expected
+            calls = tuple(f"part#{number}" for number in range(150))
+            fake.forked = Forked("planned", ROOT, ROOT, plan=ForkPlan(9, 6, calls, calls))
+            long = await node.api.call(workflows.ResetRun("order-17", last=True, dry_run=True))
+            assert (long.results, long.repeated) == ([*calls[50:]], [*calls[:100]])
+            assert (long.all_results, long.all_repeated) == (150, 150)
+            fake.forked = Forked("forked", ROOT, ROOT, ROOT + 5, ROOT, plan)
+            for values, point in (
+                ({"event": 9}, Point(event=9)),
+                ({"first": True}, Point(end="first")),
+                ({"last": True}, Point(end="last")),
+            ):
+                request = workflows.ResetRun("order-17", **values, drop_signals=True, reason="why")
+                forked = await node.api.call(request)
+                assert fake.received[-1] == (
+                    Key(workflow_id="order-17"),
+                    Change(point, drop_signals=True, reason="why"),
+                    False,
+                )
+                assert (forked.handle, forked.run) == (f"H:laptop:{ROOT}", f"H:laptop:{ROOT}@{ROOT + 5}")
+
+    run(test())
+
+
+def test_a_reset_is_refused_with_the_reason() -> None:
+    async def test() -> None:
+        async with with_runs(a_run()) as (node, fake):
+            request = workflows.ResetRun("order-17", last=True)
+            for outcome, code, words in (
+                (Forked("unknown"), Code.RUN_NOT_FOUND, "no run has the handle"),
+                (Forked("ambiguous"), Code.CONFLICT, "order-17"),
+                (Forked("unread", ROOT, ROOT, fault="a newer event"), Code.CONFLICT, "a newer event"),
+                (Forked("unbegun", 0, ROOT), Code.CONFLICT, "has not begun"),
+                (Forked("open", ROOT, ROOT, rival=ROOT + 5), Code.CONFLICT, f"an open run: H:laptop:{ROOT + 5}"),
+                (Forked("refused", ROOT, ROOT, fault="no decision"), Code.CONFLICT, "order-17: no decision"),
+            ):
+                fake.forked = outcome
+                with pytest.raises(ApiError, match=re.escape(words)) as raised:
+                    await node.api.call(request)
+                assert raised.value.problem.code is code
+            before = len(fake.received)
+            for values in ({}, {"first": True, "last": True}, {"event": 1, "before": "charge"}):
+                with pytest.raises(ApiError, match="give one of event, before, first and last") as raised:
+                    await node.api.call(workflows.ResetRun("order-17", **values))
+                assert raised.value.problem.code is Code.INVALID
+            assert len(fake.received) == before
 
     run(test())
 

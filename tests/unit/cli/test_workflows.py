@@ -379,6 +379,50 @@ def test_requests_are_sent_to_a_run(
         assert capsys.readouterr() == ("0\n", "mainspring: no run is parked: nothing was changed\n")
 
 
+FORKED = {
+    "source": f"{HANDLE}@3000000000017",
+    "handle": HANDLE,
+    "run": f"{HANDLE}@3000000000099",
+    "event": 10,
+    "kept": 8,
+    "results": [f"part#{number}" for number in range(1, 23)],
+    "repeated": ["charge#1"],
+    "signals": 2,
+    "dropped": 9,
+    "dropped_signals": 1,
+    "all_results": 122,
+    "all_repeated": 1,
+}
+PLANNED = FORKED | {"handle": None, "run": None}
+FORK_TEXT = (
+    f"{HANDLE}@3000000000017: the decision of event 10 is made anew\n"
+    f"keeps 8 events and drops 9; keeps the results of {', '.join(FORKED['results'][:1:-1])} and 102 more\n"  # type: ignore[index]
+    "executes again, if the code calls it: charge#1\n"
+    "repeats 2 later signals and drops 1\n"
+)
+
+
+def test_a_reset_shows_what_it_does_and_does_what_it_has_shown(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.answers["workflows.reset"] = [PLANNED, FORKED]
+    assert main(["workflows", "reset", "order-17", "--last", "--reason", "why"]) == 0
+    assert capsys.readouterr() == (f"{HANDLE}\t{FORKED['run']}\n", FORK_TEXT)
+    asked, done = server.calls
+    assert asked == ("workflows.reset", {"key": "order-17", "last": True, "reason": "why", "dry_run": True})
+    assert done == ("workflows.reset", {"key": FORKED["source"], "event": 10, "reason": "why"})
+
+
+def test_a_dry_run_of_a_reset_only_shows(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.answers["workflows.reset"] = [PLANNED]
+    assert main(["workflows", "reset", "a", "--before", "charge", "--drop-signals", "--dry-run"]) == 0
+    assert capsys.readouterr() == (FORK_TEXT, "")
+    params = {"key": "a", "before": "charge", "drop_signals": True, "dry_run": True}
+    assert server.calls == [("workflows.reset", params)]
+    assert main(["workflows", "reset", "a", "--first", "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == PLANNED
+
+
 def test_versions_are_listed_with_the_ones_that_nothing_needs(
     server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -75,6 +75,14 @@ def run_info(handle: str, shown: ShownRun, now_us: int, *, stranded: bool) -> Ru
     )
 
 
+def _forked_from(handle: str, state: RunState, handle_of: Callable[[int], bytes]) -> str | None:
+    """Return the key of the run with a part of which a run has begun. One of another root job is named by its own number."""
+    if not state.forked_run:
+        return None
+    root = handle if state.continued_run == state.forked_run else handle_of(state.forked_run).decode()
+    return run_handle(root, state.forked_run)
+
+
 def _overdue_since(shown: ShownRun, now_us: int) -> int:
     return 0 if shown.options is None else overdue_by(shown.options, now_us, begun=has_decided(shown.state))
 
@@ -102,6 +110,7 @@ def run_details(
         failure=state.failure or None,
         previous_run=run_handle(info.handle, state.continued_run) if state.continued_run else None,
         next_run=run_handle(info.handle, state.new_run) if state.new_run else None,
+        forked_from=_forked_from(info.handle, state, handle_of),
         error=error,
         input_size=row.input_size,
         output_size=row.output_size,

@@ -316,6 +316,8 @@ class RunListCalls:
 
 MOST_JOBS: Final = 100
 """Open activities whose jobs are read for the details of a run."""
+MOST_FORKS: Final = 20
+"""The newest runs of a workflow id among which one is sought that has begun with a part of a run."""
 _WITHOUT_ERROR: Final = frozenset({Status.OPEN, Status.COMPLETED, Status.CONTINUED_AS_NEW})
 
 
@@ -324,6 +326,9 @@ class ReadsRuns(Protocol):
 
     async def history(self, run: int, first: int, limit: int, *, namespace: str) -> StoredPage[Event]:
         """Return up to ``limit`` events of a run of a namespace from the event ``first`` on."""
+
+    async def list_part(self, query: ListRuns) -> StoredPage[ShownRun]:
+        """Return the runs that one read finds: the page may be short and have a next one."""
 
     def stranded(self) -> Collection[tuple[str, str, str]]:
         """Return namespaces, types and versions of runs that have waited for a minute for a worker with their code."""
@@ -362,7 +367,24 @@ class RunReadingCalls:
                 add_times(details, job, to_us(self._service.clock.wall()), shown.state)
             if shown.state.holds:
                 details.holds = await holds_of_run(self._service, row.id)
+        else:
+            details.forked_to = await self._forked_to(shown)
         return details
+
+    async def _forked_to(self, shown: ShownRun) -> str | None:
+        """Return the key of the newest run that has begun with a part of a closed one."""
+        row = shown.row
+        query = ListRuns(
+            namespace=row.namespace,
+            workflow_id=row.workflow_id,
+            since_us=row.closed_us,
+            limit=MOST_FORKS,
+            bytes=PAGE.most,
+        )
+        for one in (await self._workflows.list_part(query)).items:
+            if one.state.forked_run == row.id:
+                return self._runs.handle(one.row.root, one.row.id)
+        return None
 
     async def _parent(self, shown: ShownRun) -> str | None:
         """Return the key of a child's parent."""

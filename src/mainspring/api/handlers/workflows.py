@@ -25,16 +25,19 @@ from mainspring.api.request import ApiError, Code, Page
 from mainspring.api.submitting import JobOptions, bytes_of, checked_levels, size_problem
 from mainspring.api.workflows import (
     CHILD_POLICIES,
+    FORK_CALLS,
     CacheInfo,
     CancelRun,
     ChangedRuns,
     DeciderInfo,
+    ForkedRun,
     ListDeciders,
     ListVersions,
     MoveRun,
     ReachedRun,
     RemovedVersion,
     RemoveVersion,
+    ResetRun,
     SignalRun,
     StartedRun,
     StartRun,
@@ -45,6 +48,7 @@ from mainspring.api.workflows import (
 )
 from mainspring.quantities import format_duration
 from mainspring.workflows import requests
+from mainspring.workflows.forking import Change, ForkPlan, Point
 from mainspring.workflows.store import ShownRun
 from mainspring.workflows.store import Start as NewRun
 
@@ -62,7 +66,7 @@ if TYPE_CHECKING:
     from mainspring.workflows.definitions import VersionRow
     from mainspring.workflows.history import ChildPolicy
     from mainspring.workflows.model import Key, Limits
-    from mainspring.workflows.store import Begun, Moved
+    from mainspring.workflows.store import Begun, Forked, Moved
 
 
 class TakesRequests(Protocol):
@@ -81,6 +85,9 @@ class TakesRequests(Protocol):
 
     async def move(self, key: Key, version: str, act: Act | None = None) -> Moved:
         """Give a run another version, if its code has recorded nothing."""
+
+    async def fork(self, key: Key, change: Change, act: Act | None = None, *, dry_run: bool = False) -> Forked:
+        """Begin a fork of a run, or tell what it would have."""
 
     async def unpark(self, key: Key | None, namespace: str, act: Act | None = None) -> int:
         """Let a parked run go on; without a key, all of a namespace. Return their number."""
@@ -124,6 +131,7 @@ class WorkflowCalls:
             CancelRun: self._cancel,
             TerminateRun: self._terminate,
             MoveRun: self._move,
+            ResetRun: self._reset,
             UnparkRun: self._unpark,
             UnparkAllRuns: self._unpark_all,
         }
@@ -257,6 +265,52 @@ class WorkflowCalls:
         handle = self._service.handles.of(moved.root).decode()
         return ReachedRun(handle, self._runs.handle(moved.root, moved.run), "open", moved.verdict == "same")
 
+    async def _reset(self, request: ResetRun, call: Call) -> ForkedRun:
+        key = self._runs.key(request.namespace, request.key)
+        change = Change(_point(request), drop_signals=request.drop_signals, reason=request.reason)
+        act = call.act(request.reason)
+        forked = await self._workflows.requests.fork(key, change, act, dry_run=request.dry_run)
+        return await self._forked(request.namespace, request.key, forked)
+
+    async def _forked(self, namespace: str, key: str, forked: Forked) -> ForkedRun:
+        match forked.verdict:
+            case "unknown":
+                raise await self._runs.unknown(namespace, key)
+            case "ambiguous":
+                raise ambiguous(key)
+            case "unread":
+                raise unread(key, forked.fault)
+            case "unbegun":
+                raise ApiError(Code.CONFLICT, f"the run {key} has not begun: there is nothing to repeat")
+            case "open":
+                rival = f": {self._service.handles.of(forked.rival).decode()}" if forked.rival else ""
+                raise ApiError(
+                    Code.CONFLICT,
+                    f"the run {key} is closed, and its workflow id has an open run{rival}; give that one, or wait until it has"
+                    " ended",
+                )
+            case "refused":
+                raise ApiError(Code.CONFLICT, f"{key}: {forked.fault}")
+        plan = forked.plan or ForkPlan()
+        handle = run = None
+        if forked.run:
+            handle = self._service.handles.of(forked.root).decode()
+            run = self._runs.handle(forked.root, forked.run)
+        return ForkedRun(
+            self._runs.handle(forked.source_root, forked.source),
+            handle,
+            run,
+            plan.point,
+            plan.kept,
+            list(plan.carried[-FORK_CALLS:]),
+            list(plan.repeated[:FORK_CALLS]),
+            plan.signals,
+            plan.dropped,
+            plan.dropped_signals,
+            len(plan.carried),
+            len(plan.repeated),
+        )
+
     async def _unpark(self, request: UnparkRun, call: Call) -> ChangedRuns:
         found = await self._runs.find(request.namespace, request.key)
         if isinstance(found, ShownRun) and found.fault:
@@ -268,6 +322,18 @@ class WorkflowCalls:
     async def _unpark_all(self, request: UnparkAllRuns, call: Call) -> ChangedRuns:
         act = call.act(of="all")
         return ChangedRuns(await self._workflows.requests.unpark(None, request.namespace, act))
+
+
+def _point(request: ResetRun) -> Point:
+    """Return the decision that a request names. Raises ApiError."""
+    given = [request.event is not None, request.before is not None, request.first, request.last]
+    if sum(given) != 1:
+        raise ApiError(Code.INVALID, "give one of event, before, first and last: the decision that is made anew")
+    if request.event is not None:
+        return Point(event=request.event)
+    if request.before is not None:
+        return Point(before=request.before)
+    return Point(end="first" if request.first else "last")
 
 
 def _value(request: SignalRun) -> bytes:
