@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mainspring.engines.memory.bulk import MemoryBulkSlice
+from mainspring.engines.memory.conflicts import MemoryConflictSlice
 from mainspring.engines.memory.engine import MemoryEngine
 from mainspring.engines.memory.external import MemoryWorkSlice
 from mainspring.engines.memory.schedules import MemoryScheduleSlice
 from mainspring.engines.memory.subscriptions import MemorySubscriptionSlice
 from mainspring.engines.memory.workflows import MemoryWorkflowSlice
 from mainspring.engines.postgres.changing import PostgresBulkSlice
+from mainspring.engines.postgres.conflicts import PostgresConflictSlice
 from mainspring.engines.postgres.engine import PostgresEngine
 from mainspring.engines.postgres.external import PostgresWorkSlice
 from mainspring.engines.postgres.schedules import PostgresScheduleSlice
@@ -19,6 +21,7 @@ from mainspring.engines.postgres.workflows import PostgresWorkflowSlice
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.slice_transaction import (
     SqliteBulkSlice,
+    SqliteConflictSlice,
     SqliteScheduleSlice,
     SqliteSubscriptionSlice,
     SqliteWorkSlice,
@@ -43,6 +46,7 @@ def memory_engine() -> MemoryEngine:
             MemoryScheduleSlice(no_time),
             MemorySubscriptionSlice(),
             MemoryWorkSlice(),
+            MemoryConflictSlice(),
         ]
     )
 
@@ -57,6 +61,7 @@ def sqlite_engine(path: Path, **options: Any) -> SqliteEngine:
             SqliteScheduleSlice(no_time),
             SqliteSubscriptionSlice(),
             SqliteWorkSlice(),
+            SqliteConflictSlice(),
         ],
         **options,
     )
@@ -70,5 +75,6 @@ def postgres_engine(url: str, **options: Any) -> PostgresEngine:
         PostgresScheduleSlice(no_time),
         PostgresSubscriptionSlice(),
         PostgresWorkSlice(),
+        PostgresConflictSlice(),
     ]
     return PostgresEngine(url, slices=slices, **options)

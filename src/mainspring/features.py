@@ -19,6 +19,11 @@ class Feature(StrEnum):
         "this node's store is on ZooKeeper, which keeps no completion tokens: use SQLite or PostgreSQL",
     )
     """Completion tokens (`jobs.completion_rules`)."""
+    CONFLICTS = (
+        "conflicts",
+        "this node's store is on ZooKeeper, which joins live jobs alone: leave out on_conflict and debounce, or use SQLite or PostgreSQL",
+    )
+    """Submits by a rule about the live job of their unique (`conflicts.rules`)."""
     EVENTS = (
         "events",
         "this node's store keeps no events: a store on SQLite or PostgreSQL, or in memory, does",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.slice_transaction import (
     SqliteBulkSlice,
+    SqliteConflictSlice,
     SqliteScheduleSlice,
     SqliteSubscriptionSlice,
     SqliteWorkSlice,
@@ -56,6 +57,7 @@ def build_engine(
     # Imported here: a node needs the modules of one engine, and only users of a store on a server have its driver.
     if settings.engine == "memory":
         from mainspring.engines.memory.bulk import MemoryBulkSlice  # noqa: PLC0415
+        from mainspring.engines.memory.conflicts import MemoryConflictSlice  # noqa: PLC0415
         from mainspring.engines.memory.engine import MemoryEngine  # noqa: PLC0415
         from mainspring.engines.memory.external import MemoryWorkSlice  # noqa: PLC0415
         from mainspring.engines.memory.schedules import MemoryScheduleSlice  # noqa: PLC0415
@@ -69,11 +71,13 @@ def build_engine(
             MemoryScheduleSlice(),
             MemorySubscriptionSlice(),
             MemoryWorkSlice(),
+            MemoryConflictSlice(),
         ]
         return MemoryEngine(slices)
     if settings.engine == "postgres":
         with driver_for(settings):
             from mainspring.engines.postgres.changing import PostgresBulkSlice  # noqa: PLC0415
+            from mainspring.engines.postgres.conflicts import PostgresConflictSlice  # noqa: PLC0415
             from mainspring.engines.postgres.engine import PostgresEngine  # noqa: PLC0415
             from mainspring.engines.postgres.external import PostgresWorkSlice  # noqa: PLC0415
             from mainspring.engines.postgres.schedules import PostgresScheduleSlice  # noqa: PLC0415
@@ -91,6 +95,7 @@ def build_engine(
                 PostgresScheduleSlice(),
                 PostgresSubscriptionSlice(),
                 PostgresWorkSlice(),
+                PostgresConflictSlice(),
             ],
         )
     if settings.engine == "zookeeper":
@@ -114,6 +119,7 @@ def build_engine(
             SqliteScheduleSlice(),
             SqliteSubscriptionSlice(),
             SqliteWorkSlice(),
+            SqliteConflictSlice(),
         ],
     )
 

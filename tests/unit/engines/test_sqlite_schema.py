@@ -99,6 +99,12 @@ GOLDEN: dict[str, list[Column]] = {
         ("canceller", "INTEGER", 1, None, 0),
         ("ended_us", "INTEGER", 1, None, 0),
     ],
+    "successors": [
+        ("job", "INTEGER", 1, None, 1),
+        ("predecessor", "INTEGER", 1, None, 0),
+        ("due_us", "INTEGER", 1, None, 0),
+        ("stops", "INTEGER", 1, None, 0),
+    ],
     "grants": [
         ("resource", "TEXT", 1, None, 1),
         ("number", "INTEGER", 1, None, 0),

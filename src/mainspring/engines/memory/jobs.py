@@ -306,8 +306,8 @@ def reschedule(tables: Tables, operation: ops.Reschedule) -> ops.Rescheduled:
     if job is None:
         return ops.Rescheduled(None, 0, 0)
     before, priority = job.state, job.priority
-    if before > PENDING:
-        return ops.Rescheduled(copy(job), before, priority)
+    if before > PENDING or operation.is_too_soon(job):
+        return ops.Rescheduled(copy(job), max(before, int(State.LEASED)), priority)
     tables.counts.add(job.function, before, priority, -1)
     deadlines.redate(tables, job, operation.redated(job))
     if operation.due_us is not None:

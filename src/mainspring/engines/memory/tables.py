@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mainspring.access.audit import Recorded
     from mainspring.access.store import Credential
     from mainspring.bulk.rules import BulkOperation
+    from mainspring.conflicts.store import Successor
     from mainspring.deadlines.store import Item
     from mainspring.event_log.store import Event, StoredInterest
     from mainspring.external.store import Work
@@ -165,6 +166,8 @@ class Tables:
         self.requests: dict[Holder, Request] = {}
         self.answered_runs: list[Holder] = []
         """The holders of the kind RUN for which the group under way has stored answers."""
+        self.successors: dict[int, Successor] = {}
+        """The jobs that wait for the live job of their unique, by id."""
         self.works: dict[tuple[int, int], Work] = {}
         """Submissions of work that runs elsewhere, by job and number."""
         self.tokens: dict[tuple[bytes, bytes], dict[int, Holding]] = {}

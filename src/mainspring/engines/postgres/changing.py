@@ -198,8 +198,8 @@ async def _reschedule(tx: Transaction, job_id: int, operation: ops.Reschedule) -
     job = (await look_up(tx, [job_id], operation.namespace)).get(job_id)
     if job is None:
         return ops.Rescheduled(None, 0, 0)
-    if job.state > State.PENDING:
-        return ops.Rescheduled(job, job.state, job.priority)
+    if job.state > State.PENDING or operation.is_too_soon(job):
+        return ops.Rescheduled(job, max(job.state, State.LEASED), job.priority)
     after = rules.rescheduled(State(job.state), operation.due_us, operation.now_us)
     values = [[value] for value in (job_id, int(after), operation.due_us, operation.priority, operation.expires_us)]
     records = await tx.connection.fetch(JOBS_SQL["reschedule"], *values)

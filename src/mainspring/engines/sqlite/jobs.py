@@ -488,8 +488,8 @@ def _reschedule(tx: Transaction, job: Job | None, operation: ops.Reschedule) -> 
     if job is None:
         return ops.Rescheduled(None, 0, 0)
     before, priority = State(job.state), job.priority
-    if before > State.PENDING:
-        return ops.Rescheduled(job, before, priority)
+    if before > State.PENDING or operation.is_too_soon(job):
+        return ops.Rescheduled(job, max(before, State.LEASED), priority)
     after = rules.rescheduled(before, operation.due_us, operation.now_us)
     run_synchronously(deadlines.redate(tx, job, operation.redated(job), _encoded))
     tx.cursor.execute(

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from mainspring.bulk.store import BulkUnit
+from mainspring.conflicts.store import Successor
+from mainspring.conflicts.unit import ConflictUnit
 from mainspring.engines.sql.bulk import BulkRows, BulkSlice
+from mainspring.engines.sql.conflicts import ConflictSlice, SuccessorRows
 from mainspring.engines.sql.external import WorkRows, WorkSlice
 from mainspring.engines.sql.schedules import ScheduleRows, ScheduleSlice
 from mainspring.engines.sql.statements import SqlGround
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 
     from mainspring.engines.sqlite.transaction import Row, Transaction
     from mainspring.jobs.model import Job, Options, StopRequest
-    from mainspring.jobs.store import Found
+    from mainspring.jobs.store import Cancel, Cancelled, Found, Reschedule, Rescheduled
     from mainspring.queries import JobFilter
     from mainspring.schedules import store as ops
     from mainspring.schedules.reconcile import Stored
@@ -225,6 +228,40 @@ class SqliteWorkSlice(WorkSlice):
 
     def unit(self, tx: Transaction) -> WorkUnit:
         return WorkUnit(SqliteWorks(tx))
+
+
+class SqliteConflicts(SqliteGround, SuccessorRows):
+    """The table of successors."""
+
+    async def live(self, function: bytes, unique: bytes) -> Job | None:
+        number = self._tx.functions.find(function)
+        found = None if number is None else jobs.first_found(self._tx, SQL["live"], (number, unique))
+        return None if found is None else jobs.find_job(self._tx, found.id)
+
+    async def look_up(self, ids: Iterable[int]) -> Mapping[int, Job]:
+        return _jobs(self._tx, ids)
+
+    async def reschedule(self, operation: Reschedule) -> Rescheduled:
+        return jobs.reschedule(self._tx, [operation])[0]
+
+    async def cancel(self, operation: Cancel) -> Cancelled:
+        return jobs.cancel(self._tx, [operation])[0]
+
+    async def stop(self, job: int, request: StopRequest) -> None:
+        jobs.request_stop(self._tx, [RequestStop([(job, None)], request)])
+
+    async def ripe(self, limit: int) -> Sequence[Successor]:
+        return [Successor(*row) for row in await self._sql.fetch("ripe_successors", limit)]
+
+    async def release(self, job: int, unique: bytes, due_us: int) -> bool:
+        return await self._sql.first("release_successor", job, unique, due_us) is not None
+
+
+class SqliteConflictSlice(ConflictSlice):
+    """The slice of submits by a rule."""
+
+    def unit(self, tx: Transaction) -> ConflictUnit:
+        return ConflictUnit(SqliteConflicts(tx))
 
 
 class SqliteBulk(BulkRows):

@@ -28,6 +28,7 @@ SQL_FILES: Final = (
     "deadlines.sql",
     "holds.sql",
     "external.sql",
+    "conflicts.sql",
     "completions.sql",
     "values.sql",
     "streams.sql",

@@ -230,8 +230,8 @@ class Reschedule(Acting):
 
     With ``due_us``, the job is SCHEDULED if that is after ``now_us``, and PENDING otherwise; the times by which it should have
     begun and ended move as its due time does (`jobs.lateness.moved`), unless ``start_us`` or ``deadline_us`` sets them, as of
-    `Redate`. An ``expires_us`` of 0 means that it does not expire. Guard: SCHEDULED or PENDING, in the namespace.
-    Outcome: ``Rescheduled``.
+    `Redate`. An ``expires_us`` of 0 means that it does not expire. Guard: SCHEDULED or PENDING, in the namespace; with ``due_us``,
+    no successor (`jobs.successors`), which is reported as LEASED. Outcome: ``Rescheduled``.
     """
 
     phase = Phase.CANCEL
@@ -249,6 +249,10 @@ class Reschedule(Acting):
     def recorded(self, outcome: Rescheduled) -> Act | None:
         """Return the act, if the job waited."""
         return self.act if outcome.job is not None and outcome.before <= State.PENDING else None
+
+    def is_too_soon(self, job: Job) -> bool:
+        """Return whether it would let a job begin that waits for the live job of its unique."""
+        return self.due_us is not None and is_successor(job)
 
     def redated(self, before: Job) -> Redated | None:
         """Return the change of the times of a job, as it was before."""
