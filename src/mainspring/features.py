@@ -21,7 +21,10 @@ class Feature(StrEnum):
     """Completion tokens (`jobs.completion_rules`)."""
     CONFLICTS = (
         "conflicts",
-        "this node's store is on ZooKeeper, which joins live jobs alone: leave out on_conflict and debounce, or use SQLite or PostgreSQL",
+        (
+            "this node's store is on ZooKeeper, which only joins live jobs: leave out on_conflict and debounce, or use SQLite"
+            " or PostgreSQL"
+        ),
     )
     """Submits by a rule about the live job of their unique (`conflicts.rules`)."""
     EVENTS = (

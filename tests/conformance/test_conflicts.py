@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conformance.suite import Make
 from tests.conformance.suite.conflicts import ConflictSuite, SharedConflictSuite
 from tests.engines import memory_engine, postgres_engine, sqlite_engine
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.conformance.suite import Make
 
 
 class TestMemoryConflicts(ConflictSuite):

@@ -30,6 +30,7 @@ from mainspring.bulk.store import (
 from mainspring.callbacks import CallInProgress, shielded
 from mainspring.clock import to_us
 from mainspring.errors import ConflictError
+from mainspring.jobs.rules import NEVER_BEGUN
 from mainspring.jobs.store import Find
 from mainspring.namespaces import Turns, places_left
 from mainspring.queries import QueryJobs
@@ -211,6 +212,8 @@ class BulkRun:
         redriving = None
         if self.bulk.spec.action is Action.RETRY:
             redriving = self._node.changes.before_redrive(job for job in jobs if job.id not in refused)
+            for job_id in redriving.successors:
+                refused[job_id] = Result(job_id, Outcome.CONFLICT, f"it {NEVER_BEGUN}")
             for job_id, rival in redriving.rivals.items():
                 message = f"its unique is live again as {rival}: wait for that job, or cancel it"
                 refused[job_id] = Result(job_id, Outcome.CONFLICT, message)

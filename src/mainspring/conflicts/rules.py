@@ -97,4 +97,3 @@ def decide(rule: Rule, *, has_begun: bool) -> Step:
 def has_begun(job: Job) -> bool:
     """Return whether a live job has begun, or may have: a node holds it, or it has had an attempt."""
     return job.state > State.PENDING or job.attempt > 0 or job.started_us > 0
-

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from mainspring.conflicts.rules import REPLACED, Rule
 from mainspring.event_log import types
 from mainspring.jobs.job_events import of_job
-from mainspring.jobs.model import Job, State, failure
+from mainspring.jobs.model import Job, failure
 from mainspring.jobs.slices import SliceTransaction
 from mainspring.storage.engine import Operation, Phase
 
@@ -145,4 +145,3 @@ class ConflictTables(SliceTransaction, Protocol):
 
     async def stopping(self, limit: int) -> Sequence[int]:
         """Return predecessors that are to be cancelled."""
-

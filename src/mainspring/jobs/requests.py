@@ -35,6 +35,7 @@ from mainspring.jobs.store import (
     Reschedule,
     ShowJob,
 )
+from mainspring.jobs.successors import is_successor
 from mainspring.namespaces import ANY, DEFAULT
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class Redriving(NamedTuple):
     """The jobs that are counted from now on, so that foreground jobs with their uniques query the store."""
     rivals: dict[int, str]
     """The jobs that may not be redriven, with the handles of the foreground jobs that have their uniques."""
+    successors: set[int]
+    """The jobs that may not be redriven because they have ended as successors."""
 
 
 class StoredChanges:
@@ -75,7 +78,11 @@ class StoredChanges:
         """Prepare for the redrive of jobs. Afterwards `redriven` is called, or `not_redriven`."""
         away: Counter[FunctionQueue] = Counter()
         rivals: dict[int, str] = {}
+        successors: set[int] = set()
         for job in jobs:
+            if is_successor(job):
+                successors.add(job.id)
+                continue
             key = (job.function, job.unique)
             foreground = self._table.foreground.get(key)
             if foreground is not None:
@@ -87,7 +94,7 @@ class StoredChanges:
             self._uniques.overtake(key)
         for queue, number in away.items():
             queue.away += number
-        return Redriving(away, rivals)
+        return Redriving(away, rivals, successors)
 
     def not_redriven(self, redriving: Redriving) -> None:
         """Uncount the jobs of a transaction that was not committed, or has changed nothing."""
@@ -278,6 +285,8 @@ class Clients:
         if found is None or found.state not in rules.sources(rules.Event.REDRIVE):
             raise self._not_retried(job_id, found)
         redriving = self._changes.before_redrive([found])
+        if redriving.successors:
+            raise self._refusals.never_begun(job_id)
         if job_id in redriving.rivals:
             raise self._not_retried(job_id, found, redriving.rivals[job_id])
         due_us = round((self._clock.wall() + delay) * 1_000_000) if delay else 0

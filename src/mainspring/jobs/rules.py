@@ -21,6 +21,7 @@ from mainspring import namespaces
 from mainspring.errors import ConflictError, IllegalTransitionError, NotFoundError
 from mainspring.ids import slot_of
 from mainspring.jobs.model import DECISIONS, RUNS, State, backoff, failure
+from mainspring.jobs.successors import waits
 from mainspring.namespaces import name_of
 
 if TYPE_CHECKING:
@@ -432,6 +433,10 @@ def run_not_retried(subject: str, function: bytes) -> str:
     )
 
 
+NEVER_BEGUN: Final = "ended while it waited for the live job of its unique: submit it again"
+"""Why a successor is not retried."""
+
+
 class Refusals:
     """Makes the errors. They name the job by the id in the request; the job may have joined another one since."""
 
@@ -468,9 +473,17 @@ class Refusals:
             f"a client waits for {self._handle(job_id)} in the foreground: only stored jobs can be changed"
         )
 
+    def never_begun(self, job_id: int) -> ConflictError:
+        """Refuse to retry a job that ended while it waited for the live job of its unique."""
+        return ConflictError(f"{self._handle(job_id)} {NEVER_BEGUN}")
+
     def not_changed(self, job_id: int, job: Job, state: int) -> ConflictError:
         """Refuse to change a job that does not wait, because it is in another state."""
         handle = self._handle(job_id)
+        if waits(job):
+            return ConflictError(
+                f"{handle} waits for the live job of its unique, and begins when that has ended: cancel that job to begin sooner"
+            )
         if job.term == RUNS:
             return ConflictError(f"{handle} is a run of a workflow, which has begun: only waiting jobs can be changed")
         if state == State.LEASED:

@@ -148,6 +148,7 @@ class JobService:
             share=None if shared is None else shared.share,
         )
         due_jobs = DueJobs(context, assigner)
+        self.wake_at: Final = due_jobs.wake_at
         self.subscriptions = subscriptions = None if alone else Subscriptions(context, assigner, self._noted)
         self.outcomes = outcomes = OutcomeReader(context) if subscriptions is None else subscriptions.outcomes
         self.attempts = attempts = Attempts(lambda: round(clock.wall() * 1_000_000))

@@ -1,8 +1,8 @@
 """Successors: jobs that wait for the end of the live job of their unique.
 
-A successor is an ordinary SCHEDULED job under another unique, which no client can name. So it is listed, awaited and cancelled as any
-job, and the index that keeps a second live job from a unique keeps a second successor from it. Its due time is `NEVER_US`: it begins
-only after its release (``conflicts``), which gives it the unique itself and its own due time.
+A successor is an ordinary SCHEDULED job under another unique, which no client can name. So it is listed, awaited and cancelled as
+any job, and the index that keeps a second live job from a unique keeps a second successor from it. Its due time is `NEVER_US`: it
+begins only after its release (``conflicts``), which gives it the unique itself and its own due time.
 """
 
 from __future__ import annotations

@@ -269,7 +269,14 @@ class ConflictSuite(StoreFixtures):
     def test_a_debounce_has_a_maximum(self, store: Store) -> None:
         first = place(store, "replace_input", b"0", debounce=10 * SECOND, debounce_max=12 * SECOND)
         for second in (4, 8, 11):
-            place(store, "replace_input", b"%d" % second, NOW + second * SECOND, debounce=10 * SECOND, debounce_max=12 * SECOND)
+            place(
+                store,
+                "replace_input",
+                b"%d" % second,
+                NOW + second * SECOND,
+                debounce=10 * SECOND,
+                debounce_max=12 * SECOND,
+            )
         assert store.present(first.id).due_us == NOW + 12 * SECOND
         assert run_next(store, NOW + 12 * SECOND) == [b"11"]
 
@@ -385,4 +392,3 @@ class SharedConflictSuite(StoreFixtures):
         assert store.state(job.id) is State.CANCELLED
         assert release(store).due_us == [NOW]
         assert run_next(store) == [b"new"]
-

@@ -80,7 +80,9 @@ def test_a_debounce_replaces_the_input() -> None:
         ((None, 2.0, 1.0, b"u"), "less than the debounce"),
     ],
 )
-def test_options_that_contradict_each_other_are_refused(options: tuple[OnConflict, float, float, bytes], text: str) -> None:
+def test_options_that_contradict_each_other_are_refused(
+    options: tuple[OnConflict, float, float, bytes], text: str
+) -> None:
     with pytest.raises(UsageError, match=text):
         rule_of(*options)
 

@@ -6,7 +6,6 @@ import heapq
 from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.conflicts import unit
-from mainspring.conflicts.store import Successor
 from mainspring.conflicts.unit import ConflictUnit
 from mainspring.engines.memory import jobs
 from mainspring.engines.memory.engine import MemoryGround, Transaction
@@ -16,6 +15,7 @@ from mainspring.jobs.store import RequestStop
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
+    from mainspring.conflicts.store import Successor
     from mainspring.engines.memory.tables import Tables
     from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.store import Cancel, Cancelled, Reschedule, Rescheduled

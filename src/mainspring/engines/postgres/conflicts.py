@@ -1,7 +1,7 @@
 """The slice of submits by a rule on PostgreSQL.
 
-A submit locks the live job of its unique, then the successor's job, then the successor's row. A look locks jobs of successors before
-their rows, too.
+A submit locks the live job of its unique, then the successor's job, then the successor's row. A look locks jobs of successors
+before their rows, too.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from mainspring.event_log import types
 from mainspring.jobs.job_events import by, having_events, of_job, of_settlement
 from mainspring.jobs.lateness import base_us, moved
 from mainspring.jobs.model import State
+from mainspring.jobs.successors import is_successor
 from mainspring.namespaces import DEFAULT
 from mainspring.storage.engine import Operation, Phase
 
@@ -230,8 +231,8 @@ class Reschedule(Acting):
 
     With ``due_us``, the job is SCHEDULED if that is after ``now_us``, and PENDING otherwise; the times by which it should have
     begun and ended move as its due time does (`jobs.lateness.moved`), unless ``start_us`` or ``deadline_us`` sets them, as of
-    `Redate`. An ``expires_us`` of 0 means that it does not expire. Guard: SCHEDULED or PENDING, in the namespace; with ``due_us``,
-    no successor (`jobs.successors`), which is reported as LEASED. Outcome: ``Rescheduled``.
+    `Redate`. An ``expires_us`` of 0 means that it does not expire. Guard: SCHEDULED or PENDING, in the namespace; with
+    ``due_us``, no successor (`jobs.successors`), which is reported as LEASED. Outcome: ``Rescheduled``.
     """
 
     phase = Phase.CANCEL
