@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
 
 OnConflict = Literal["join", "skip", "cancel_old", "replace_input"]
-"""What a submit does if its unique has a live job."""
+"""The act of a submit whose unique has a live job."""
 
 REPLACED: Final = "replaced by a later submit of its unique"
 """Why the old job of ``cancel_old`` was cancelled."""
@@ -65,7 +65,7 @@ def rule_of(
 
 
 class Step(Enum):
-    """What a submit does about the live job of its unique."""
+    """The act of a submit about the live job of its unique."""
 
     JOIN = auto()
     SKIP = auto()

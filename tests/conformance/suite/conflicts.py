@@ -220,8 +220,8 @@ class ConflictSuite(StoreFixtures):
         job = held(store)
         placed = place(store, "replace_input", b"1")
         store.end(job)
-        again = place(store, "replace_input", b"2")
-        assert (again.id, again.wake_us) == (placed.id, NOW)
+        later = place(store, "replace_input", b"2")
+        assert (later.id, later.wake_us) == (placed.id, NOW)
         assert run_next(store) == [b"2"]
         assert not release(store).any
 
