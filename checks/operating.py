@@ -134,6 +134,8 @@ JOB: Final = (
 RUN: Final = (
     Method("move", workflows.MoveRun, own="key"),
     Method("reset", workflows.ResetRun, own="key"),
+    Method("pause", workflows.PauseRun, own="key"),
+    Method("resume", workflows.ResumeRun, own="key", says="Resume the run, if it is paused."),
     Method("unpark", workflows.UnparkRun, own="key", says="Let the code try the run again, if it is parked."),
 )
 JOBS: Final = (

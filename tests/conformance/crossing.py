@@ -376,6 +376,8 @@ CASES: dict[type[Request[Any]], Requests] = {
     workflows.TerminateRun: _runs(workflows.TerminateRun),
     workflows.MoveRun: _runs(workflows.MoveRun, version="2"),
     workflows.ResetRun: _runs(workflows.ResetRun, last=True),
+    workflows.PauseRun: _runs(workflows.PauseRun, reason="look"),
+    workflows.ResumeRun: _runs(workflows.ResumeRun),
     workflows.UnparkRun: _runs(workflows.UnparkRun),
     workflows.UnparkAllRuns: _named(workflows.UnparkAllRuns),
     workflows.StartRun: _named(workflows.StartRun, function="flow", id="id"),

@@ -108,6 +108,8 @@ RUN_REQUESTS: dict[type[Request[Any]], Request[Any]] = {
     workflows.TerminateRun: workflows.TerminateRun("H:laptop:3000000000017"),
     workflows.MoveRun: workflows.MoveRun("H:laptop:3000000000017", "3"),
     workflows.ResetRun: workflows.ResetRun("H:laptop:3000000000017", last=True),
+    workflows.PauseRun: workflows.PauseRun("H:laptop:3000000000017"),
+    workflows.ResumeRun: workflows.ResumeRun("H:laptop:3000000000017"),
     workflows.UnparkRun: workflows.UnparkRun("H:laptop:3000000000017"),
 }
 CHECKED_ELSEWHERE = {

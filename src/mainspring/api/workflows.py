@@ -76,6 +76,7 @@ class RunInfo(msgspec.Struct):
     parked_at: str | None
     overdue_since: str | None = None
     """Since when it should have begun or ended, by its times."""
+    paused_at: str | None = None
 
 
 class ActivityInfo(msgspec.Struct):
@@ -134,6 +135,18 @@ class ParkingInfo(msgspec.Struct):
     """The index of the first difference in both lists."""
     builds: list[str]
     """The builds of the code that could not make the decision."""
+
+
+class PauseInfo(msgspec.Struct):
+    """A pause of a run: no decision of it is handed out, and none of its waiting activities starts."""
+
+    reason: str
+    by: str
+    """The caller who has paused it last."""
+    until: str | None
+    """When it ends by itself; None: not at all."""
+    held: int
+    """Activities that wait for its end."""
 
 
 class ProgressInfo(msgspec.Struct):
@@ -206,6 +219,7 @@ class RunDetails(RunInfo, kw_only=True):
     """When it should have ended."""
     holds: list[RunHoldInfo] = []
     """The slots of resources that it has, and those for which it waits."""
+    paused: PauseInfo | None = None
     forked_from: str | None = None
     """The earlier run with a part of which it has begun; see ``workflows.reset``."""
     forked_to: str | None = None
@@ -230,7 +244,8 @@ class ReachedRun(msgspec.Struct):
     status: AnyStatus
     """For a signal to a run that has not begun: ``scheduled`` or ``pending``."""
     repeated: bool
-    """Whether the run had taken a request with this key before, so that it ignored this one."""
+    """Whether the run had taken a request with this key before, so that it ignored this one; of a resume, whether it was not
+    paused."""
 
 
 class ForkedRun(msgspec.Struct):
@@ -336,6 +351,7 @@ class ListWorkflowRuns(Request[Page[RunInfo]]):
     open: Annotated[bool, described("Only runs that have not ended.")] = False
     closed: Annotated[bool, described("Only runs that have ended.")] = False
     parked: Annotated[bool, described("Only parked runs: their code cannot make the next decision.")] = False
+    paused: Annotated[bool, described("Only paused runs.")] = False
     stranded: Annotated[
         bool,
         described("Only runs that have waited for a minute because no worker with their version is connected."),
@@ -493,6 +509,37 @@ class ResetRun(Request[ForkedRun]):
     drop_signals: Annotated[bool, described("Do not repeat the signals that came after the decision.")] = False
     dry_run: Annotated[bool, described("Only show what the new run would have.")] = False
     reason: Annotated[Reason, described("A text to store in the history.")] = ""
+
+
+class PauseRun(Request[ReachedRun]):
+    """Pause an open run: no decision of it is handed out, and none of its waiting activities starts, until it is resumed.
+
+    It takes signals and other events on. A paused run gets the new reason and end.
+    """
+
+    permission = Permission.OPERATE
+    requires = Feature.WORKFLOWS
+    touches = Touches.RUN
+    call = "workflows.pause"
+    http = post(
+        "workflows/{key}/pause",
+        problems=(Code.CONFLICT,),
+        example={"reason": "the bank is down", "until": "2030-01-31T12:00:00Z"},
+    )
+    key: RunKey
+    reason: Annotated[Reason, described("Why, for those who see the pause.")] = ""
+    until: Annotated[Time | None, described("Resume it at this time, such as 2030-01-31T12:00:00Z.")] = None
+
+
+class ResumeRun(Request[ReachedRun]):
+    """Resume a paused run."""
+
+    permission = Permission.OPERATE
+    requires = Feature.WORKFLOWS
+    touches = Touches.RUN
+    call = "workflows.resume"
+    http = post("workflows/{key}/resume", problems=(Code.CONFLICT,))
+    key: RunKey
 
 
 class UnparkRun(Request[ChangedRuns]):

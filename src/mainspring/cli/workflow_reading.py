@@ -70,6 +70,8 @@ def print_run(run: Mapping[str, Any]) -> None:
     shown: dict[str, Any] = {**plain, **sizes, **lists, "unread": run.get("unread") or None}
     shown["progress"] = progress_text(run.get("progress"))
     shown["parked"] = f"{parked['kind']}: {parked['message']}" if parked else None
+    if paused := run.get("paused"):
+        shown["paused"] = _pause_text(paused)
     if parked.get("builds"):
         shown["builds"] = ", ".join(parked["builds"])
     print_fields({name: value for name, value in shown.items() if value not in (None, "", False)})
@@ -85,6 +87,15 @@ def print_run(run: Mapping[str, Any]) -> None:
     if parked.get("recorded") or parked.get("code"):
         print("\nfirst difference")
         print_difference(parked)
+
+
+def _pause_text(paused: Mapping[str, Any]) -> str:
+    """Return who has paused a run, until when and why, and how many activities wait for it."""
+    parts = [f"by {paused['by']}" if paused["by"] else "", f"until {paused['until'] or 'it is resumed'}"]
+    text = " ".join(filter(None, parts))
+    if paused["held"]:
+        text += f", holds {paused['held']} of its activities"
+    return f"{text}: {paused['reason']}" if paused["reason"] else text
 
 
 def print_difference(parked: Mapping[str, Any]) -> None:
@@ -254,8 +265,8 @@ def list_runs(
 ) -> int:
     """List runs, newest first.
 
-    Give at most one of --open, --closed, --parked, --stranded, --overdue and --status. There is a column overdue_since if one
-    of the runs is overdue.
+    Give at most one of --open, --closed, --parked, --paused, --stranded, --overdue and --status. There is a column overdue_since
+    if one of the runs is overdue.
 
     On a terminal, the command prints a table with the columns that fit. In a pipe or file, it prints a line with the columns'
     names, then a line per run with tabs between all columns. With --json, it prints an array.

@@ -13,7 +13,9 @@ from msgspec.structs import replace
 from mainspring.api.workflows import (
     CancelRun,
     MoveRun,
+    PauseRun,
     ResetRun,
+    ResumeRun,
     ShowRun,
     SignalRun,
     StartRun,
@@ -336,6 +338,33 @@ def _print_forked(forked: dict[str, Any]) -> None:
     print(f"{forked['handle']}\t{forked['run']}", flush=True)
 
 
+@workflows.command
+@takes(PauseRun)
+def pause(key: Key, /, *, given: Given = NOTHING, json: Json = False, server: ServerOptions = LOCAL) -> int:
+    """Pause a run, and print its handle and status.
+
+    Until it is resumed, workers get no decision of it, and none of its waiting activities starts. Those that run go on. It takes
+    signals, and records timers and timeouts as they come. For a run that is paused, this changes the reason and the end.
+
+    EXAMPLES
+      mainspring workflows pause order-17 --reason "the bank is down" --until 2030-01-31T12:00:00Z
+
+    EXIT CODES
+      0 paused, 1 the run is closed or has not begun, 2 wrong usage, 3 no server, 4 no such run
+    """
+    return print_answer(server.client(), PauseRun(key, **given), _print_reached, json=json)
+
+
+@workflows.command
+def resume(key: Key, /, *, json: Json = False, server: ServerOptions = LOCAL) -> int:
+    """Resume a paused run, and print its handle and status. Everything that has waited for it is due.
+
+    EXIT CODES
+      0 resumed, also if it was not paused, 1 the run is closed or has not begun, 3 no server, 4 no such run
+    """
+    return print_answer(server.client(), ResumeRun(key), _print_resumed, json=json)
+
+
 @workflows.command(usage="mainspring workflows unpark KEY | --all")
 def unpark(
     key: Annotated[str | None, Parameter(help="The run: its handle or its workflow id.", show_default=False)] = None,
@@ -382,6 +411,12 @@ def _print_unbegun(run: dict[str, Any]) -> None:
             file=sys.stderr,
             flush=True,
         )
+
+
+def _print_resumed(run: dict[str, Any]) -> None:
+    _print_reached(run)
+    if run["repeated"]:
+        print_error("the run was not paused: nothing was changed")
 
 
 def _print_reached(run: dict[str, Any]) -> None:

@@ -186,6 +186,25 @@ class RunActs(OfRun):
             },
         )
 
+    def pause(self, *, reason: str = "", until: datetime | None = None) -> ReachedRun:
+        """Pause an open run: no decision of it is handed out, and none of its waiting activities starts, until it is resumed.
+
+        It takes signals and other events on. A paused run gets the new reason and end.
+        """
+        return self._ask_of_key("workflows.pause", {"reason": reason, "until": until})
+
+    async def apause(self, *, reason: str = "", until: datetime | None = None) -> ReachedRun:
+        """As ``pause``."""
+        return await self._aask_of_key("workflows.pause", {"reason": reason, "until": until})
+
+    def resume(self) -> ReachedRun:
+        """Resume the run, if it is paused."""
+        return self._ask_of_key("workflows.resume", {})
+
+    async def aresume(self) -> ReachedRun:
+        """As ``resume``."""
+        return await self._aask_of_key("workflows.resume", {})
+
     def unpark(self) -> ChangedRuns:
         """Let the code try the run again, if it is parked."""
         return self._ask_of_key("workflows.unpark", {})

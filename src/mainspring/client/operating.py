@@ -77,6 +77,7 @@ class RunCriteria(TypedDict, total=False):
     open: bool
     closed: bool
     parked: bool
+    paused: bool
     stranded: bool
     overdue: bool
     type: str | None

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from mainspring.jobs.held import Held
     from mainspring.jobs.lateness import DueRow
     from mainspring.jobs.model import Job
-    from mainspring.jobs.requests import Clients
+    from mainspring.jobs.requests import Clients, StoredChanges
     from mainspring.jobs.roots import RootJobs
     from mainspring.jobs.settlement import Ends
-    from mainspring.jobs.store import Withdrawn
+    from mainspring.jobs.store import Rescheduled, Withdrawn
     from mainspring.jobs.table import Context
     from mainspring.storage.commit_queue import OperationWithCallbacks
 
@@ -506,9 +506,11 @@ class NodeJobLifecycle:
         times: FunctionTimes,
         roots: RootJobs,
         dated: Callable[[Sequence[DueRow]], None],
+        changes: StoredChanges,
     ) -> None:
         """``dated`` is called with committed times by which jobs should have begun and ended."""
         self._dated = dated
+        self._changes = changes
         self._times = times
         self._roots = roots
         self._table, self._dispatch, self._commits = context.table, context.dispatch, context.commits
@@ -553,6 +555,10 @@ class NodeJobLifecycle:
     def dropped(self, jobs: Sequence[Job]) -> None:
         """Undo the counts of jobs that were not stored."""
         self._intake.uncount(jobs)
+
+    def rescheduled(self, outcomes: Sequence[Rescheduled]) -> None:
+        """Count jobs in their new states, and serve or wake them in time."""
+        self._changes.rescheduled(outcomes)
 
     def cancel(self, ids: Sequence[int], why: str) -> None:
         """Cancel jobs, except those whose workers were already asked to stop. Callers repeat the call from time to time."""

@@ -244,7 +244,9 @@ class JobService:
                 set_aside,
             )
             self.sharing.add_reader(self.functions.read_signs)
-        self.lifecycle = NodeJobLifecycle(context, assigner, ends, intake, clients, times, root_jobs, dated)
+        self.lifecycle = NodeJobLifecycle(
+            context, assigner, ends, intake, clients, times, root_jobs, dated, stored_changes
+        )
         self.startup = Startup(context, self.functions, ends, self._counting, due_jobs, root_jobs, self.sharing)
         self._ends = False
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job, StopRequest
     from mainspring.jobs.owners import Notice, Notices
     from mainspring.jobs.run_places import Filled
-    from mainspring.jobs.store import Found, Withdrawn
+    from mainspring.jobs.store import Found, Rescheduled, Withdrawn
     from mainspring.resources.hold_store import AskHolds
     from mainspring.storage.engine import Operation, Plan, Query
 
@@ -74,6 +74,9 @@ class JobLifecycle(Protocol):
 
     def begun(self, new: Sequence[Job], taken: Sequence[Job] = ()) -> None:
         """Process committed root jobs: new ones, and those that waited before, as they were then."""
+
+    def rescheduled(self, outcomes: Sequence[Rescheduled]) -> None:
+        """Process committed changes of the due times of waiting jobs."""
 
     def ended(self, jobs: Sequence[Job]) -> None:
         """Process the committed ends of root jobs: count them, and notify their clients and watchers."""

@@ -238,6 +238,8 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between its looks at the rows. It writes the id of a new session with its next look."""
     unlisted: bool = False
     """The store has listed its session, and lists it no longer. Readers set it."""
+    pauses: bool = False
+    """Whether the node knows paused runs. False: an older version wrote the row, and would go on with them."""
 
 
 def running_by_function(rows: Iterable[NodeRow]) -> dict[bytes, int]:

@@ -243,6 +243,7 @@ def node_row(settings: ServerSettings, service: JobService, counter: int, *, add
         foreground=tuple(queue.foreground for _, queue in served),
         version=version(),
         runs=True,
+        pauses=True,
     )
 
 

@@ -25,9 +25,11 @@ from mainspring.values.model import NewValue, save
 from mainspring.workflows import tables
 from mainspring.workflows.activities import activity_ended
 from mainspring.workflows.draft import Draft, decision_lost, needs_decision
+from mainspring.workflows.held_activities import hold, release
 from mainspring.workflows.history import encode_events
 from mainspring.workflows.model import State, Status, decision_function, depth_of, due_us, encode_state
 from mainspring.workflows.observers import Changed, ended_root
+from mainspring.workflows.pausing import HELD_US, hands_out, note_held
 from mainspring.workflows.reading import Run, Unread, events_from, folded, load
 from mainspring.workflows.run_events import TYPES, events_of
 from mainspring.workflows.run_holds import asks_of
@@ -36,10 +38,10 @@ from mainspring.workflows.tables import Block, Guarded, Snapshot, Writes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from mainspring.jobs.owners import Ended
+    from mainspring.jobs.owners import AttemptEnded, Ended
     from mainspring.jobs.run_places import Filled
     from mainspring.jobs.slices import JobLifecycle
-    from mainspring.jobs.store import Withdrawn
+    from mainspring.jobs.store import Rescheduled, Withdrawn
     from mainspring.workflows import history
     from mainspring.workflows.cross_run import Errand, ErrandsAside
     from mainspring.workflows.history import Event
@@ -67,6 +69,7 @@ class RunDraft:
         "run",
         "size",
         "timed",
+        "touched",
     )
 
     def __init__(self, run: Run, draft: Draft, *, fresh: bool = False, timed: bool = True) -> None:
@@ -90,6 +93,8 @@ class RunDraft:
         """The end of the decision task's job in this transaction."""
         self.completed = False
         """Whether a completion has used the decision task's job."""
+        self.touched = False
+        """Whether the jobs of the run, which is paused, have to be looked at."""
         self.replaced = False
         """Whether a completion goes on with the run: if the task's job is replaced, its worker is not asked to stop."""
 
@@ -110,15 +115,25 @@ class RunDraft:
         elif ended.options is not None:
             activity_ended(self.draft, ended.options.ref, ended)
 
+    def attempt_ended(self, notice: AttemptEnded) -> None:
+        """Note that an attempt of a job of the run has ended, and the job has not: it waits, and a pause holds it."""
+        is_decision = notice.id == self.run.row.decision
+        if is_decision:
+            decision_lost(self.draft, notice)
+        if self.draft.parking.pause is not None:
+            self.touched = True
+            if not is_decision and notice.options is not None:
+                self.draft.to_hold.add(notice.options.ref)
+
 
 def _handle_of(tables: RunTables, job_id: int) -> str:
     return f"H:{tables.node(job_id // TERM_SPAN) or 'unknown'}:{job_id}"
 
 
 def parking_mark(row: RunRow) -> tuple[Any, ...]:
-    """Return a value that changes with the parking of a run."""
+    """Return a value that changes with the parking or pause of a run."""
     parking = row.parking
-    return parking.parked_us, parking.losses, parking.retry_us, parking.builds, parking.parked
+    return parking.parked_us, parking.losses, parking.retry_us, parking.builds, parking.parked, parking.pause
 
 
 def finish(found: RunDraft) -> bool:
@@ -134,7 +149,11 @@ def finish(found: RunDraft) -> bool:
         # Not the time of the event, which may lie ahead: the retention counts from it.
         row.closed_us = min(state.closed_us, draft.now_us)
     return (
-        bool(draft.events) or found.ended is not None or found.about != row.about or found.parking != parking_mark(row)
+        bool(draft.events)
+        or found.ended is not None
+        or found.about != row.about
+        or found.parking != parking_mark(row)
+        or found.touched
     )
 
 
@@ -179,6 +198,7 @@ class RunJobs:
         self._early: set[int] = set()
         """Closed runs whose root jobs have ended before the write."""
         self._new: list[Job] = []
+        self._rescheduled: list[Rescheduled] = []
         self._ended: list[Job] = []
         self._withdrawn: list[Withdrawn] = []
         self._replaced: list[Withdrawn] = []
@@ -222,6 +242,7 @@ class RunJobs:
         """Write the jobs that changed runs need or end."""
         await self._end(changed)
         await self._withdraw(changed)
+        await self._hold(changed)
         await self._submit(changed)
 
     async def _end(self, changed: Sequence[RunDraft]) -> None:
@@ -243,10 +264,24 @@ class RunJobs:
             if row.decision and not (state.scheduled == found.run.task and needs_decision(state, row.parking)):
                 (replaced if found.replaced else ids).append(row.decision)
                 row.decision = 0
+            elif row.decision and not hands_out(row.parking) and await self._tables.waiting_job(row.decision):
+                ids.append(row.decision)
+                row.decision = 0
         if ids:
             self._withdrawn += await self._tables.withdraw(ids)
         if replaced:
             self._replaced += await self._tables.withdraw(replaced)
+
+    async def _hold(self, changed: Sequence[RunDraft]) -> None:
+        """Hold the waiting activities of paused runs, and let those of resumed ones go on."""
+        for found in changed:
+            draft, state = found.draft, found.run.state
+            if draft.to_release:
+                held, draft.to_release = draft.to_release, {}
+                self._rescheduled += await release(self._tables, state, held, draft.now_us)
+            if draft.to_hold and draft.parking.pause is not None:
+                wanted = draft.to_hold - {event.id for event in draft.submitted.values()}
+                self._rescheduled += await hold(self._tables, state, draft.parking, wanted)
 
     async def _submit(self, changed: Sequence[RunDraft]) -> None:
         """Create the jobs of new activities and decision tasks."""
@@ -256,8 +291,12 @@ class RunJobs:
             run, draft = found.run, found.draft
             row, state = run.row, run.state
             for event in draft.submitted.values():
-                new.append(_activity(row, event, draft.now_us, depth_of(state, draft.now_us)))
-            if not row.decision and needs_decision(state, row.parking):
+                job = _activity(row, event, draft.now_us, depth_of(state, draft.now_us))
+                if not hands_out(row.parking) and not event.abandoned:
+                    job.state, job.due_us = int(JobState.SCHEDULED), HELD_US
+                    note_held(row.parking, {event.id: 0})
+                new.append(job)
+            if not row.decision and needs_decision(state, row.parking) and hands_out(row.parking):
                 new.append(_decision(lifecycle.next_id(), run, draft.now_us))
                 row.decision = new[-1].id
                 run.task = state.scheduled
@@ -283,6 +322,8 @@ class RunJobs:
             lifecycle.withdrawn(self._replaced, stop=False)
         if self._withdrawn:
             lifecycle.withdrawn(self._withdrawn)
+        if self._rescheduled:
+            lifecycle.rescheduled(self._rescheduled)
         if self._new:
             lifecycle.stored(self._new)
         if self._ended:

@@ -1,15 +1,17 @@
-"""Requests of clients and of other runs to runs, by their keys: signals, cancel requests and terminations."""
+"""Requests of clients and of other runs to runs, by their keys: signals, cancel requests, terminations and pauses."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mainspring.jobs.model import State as JobState
 from mainspring.jobs.model import failure
 from mainspring.namespaces import ANY
 from mainspring.workflows import (
     execution,
     history,
     other_runs,
+    pausing,
 )
 from mainspring.workflows.changes import RunDraft
 from mainspring.workflows.model import Status
@@ -25,7 +27,15 @@ if TYPE_CHECKING:
     from mainspring.workflows.changes import RunChanges
     from mainspring.workflows.model import Key
     from mainspring.workflows.requests import Signal
-    from mainspring.workflows.store import MoveRun, RequestCancelRun, RunRow, SignalRuns, TerminateRun
+    from mainspring.workflows.store import (
+        MoveRun,
+        PauseRun,
+        RequestCancelRun,
+        ResumeRun,
+        RunRow,
+        SignalRuns,
+        TerminateRun,
+    )
     from mainspring.workflows.tables import RunTables
 
 
@@ -92,6 +102,28 @@ async def terminate(changes: RunChanges, operation: TerminateRun) -> Reached:
     return execution.terminate(
         found.draft, reason=operation.reason, details=operation.details, children=operation.children
     )
+
+
+async def pause(changes: RunChanges, operation: PauseRun) -> Reached:
+    """Pause a run; see `PauseRun`."""
+    found = await find_target(changes, operation.key, operation.now_us, operation.tasks)
+    if isinstance(found, Unbegun):
+        return Reached("unbegun", 0, found.job.id, waiting=JobState(found.job.state))
+    if not isinstance(found, RunDraft):
+        return await _missed(changes, found)
+    if not await changes.tables.admits_pauses():
+        return Reached("older", found.run.row.id, found.run.row.root)
+    return pausing.pause(found.draft, reason=operation.reason, by=operation.by, until_us=operation.until_us)
+
+
+async def resume(changes: RunChanges, operation: ResumeRun) -> Reached:
+    """End the pause of a run; see `ResumeRun`."""
+    found = await find_target(changes, operation.key, operation.now_us, operation.tasks)
+    if isinstance(found, Unbegun):
+        return Reached("unbegun", 0, found.job.id, waiting=JobState(found.job.state))
+    if not isinstance(found, RunDraft):
+        return await _missed(changes, found)
+    return pausing.resume(found.draft)
 
 
 async def move(changes: RunChanges, operation: MoveRun) -> Moved:

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
     from mainspring.jobs.owners import Ended
     from mainspring.workflows.cross_run import Errand
-    from mainspring.workflows.model import Definition, OpenChild
+    from mainspring.workflows.model import Definition, OpenChild, Pause
     from mainspring.workflows.requests import RecordMarker
 
 
@@ -137,6 +137,9 @@ class Draft:
         "parking",
         "state",
         "submitted",
+        "to_hold",
+        "to_release",
+        "was_paused",
         "withdrawn",
     )
 
@@ -181,6 +184,12 @@ class Draft:
         """The recorded requests for slots of resources, and those that give some back."""
         self.had_holds = False
         """Whether the run had some, or waited for some, when it closed."""
+        self.to_hold: set[int] = set()
+        """Activities that a pause has to hold if they wait, by their Scheduled events."""
+        self.to_release: dict[int, int] = {}
+        """Held activities that go on after a resume, as ``Pause.held`` has them."""
+        self.was_paused: Pause | None = None
+        """The pause of the run when it closed."""
         self.brought: dict[int, int] = {}
         """The number of events that the end of each job has added."""
 
@@ -369,7 +378,7 @@ _UNCOUNTED: Final = (Event.RELEASE, Event.SNOOZE)
 def close(
     draft: Draft, kind: type[history.Close], *, children: ChildPolicy | None = None, **attributes: object
 ) -> None:
-    """Record the event that closes a run, which is not parked any more.
+    """Record the event that closes a run, which is neither parked nor paused any more.
 
     The jobs of its open activities are deleted, except those of abandoned activities: they go on, and nothing records their ends.
     ``children`` replaces the policies of its open children, if the event applies them.
@@ -383,6 +392,7 @@ def close(
     parking = draft.parking
     parking.parked = None
     parking.parked_us = parking.retry_us = 0
+    draft.was_paused, parking.pause = parking.pause, None
 
 
 _DEFAULTS: Final = Limits()

@@ -35,6 +35,7 @@ Late but harmless completions are *stale*: nothing of them is recorded, and the 
 | fused, and a decision task is open | a signal came before |
 | fused, and there is a newer event that it has not brought | an activity has timed out; another worker's activity has ended |
 | fused, and its code has read a time that has not come | the decider's clock runs ahead, or the node's was stepped back |
+| fused, and the run is paused | its decisions wait for the resume |
 """
 
 from __future__ import annotations
@@ -330,6 +331,8 @@ def _fused_stale(draft: Draft, completion: Completion) -> str:
         return "the run is closed"
     if state.started or 0 < state.scheduled <= draft.base:
         return "a decision task is open"
+    if draft.parking.pause is not None:
+        return "the run is paused"
     brought = draft.brought
     seen = completion.seen
     for job in completion.settled:

@@ -446,6 +446,20 @@ def depth_of(state: State, now_us: int) -> int:
     return state.depth if state.depth and now_us < state.depth_us + DEPTH_LASTS_US else 0
 
 
+class Pause(msgspec.Struct, frozen=True, array_like=True):
+    """A pause of a run: until it is resumed, no decision of it is handed out and none of its waiting activities starts."""
+
+    at_us: int
+    """Since when."""
+    until_us: int = 0
+    """When it ends by itself; 0: not at all."""
+    reason: str = ""
+    by: str = ""
+    """The caller who has paused it last."""
+    held: dict[int, int] = {}
+    """The activities that it holds, by their Scheduled events, with the due times of their jobs before; 0: they were due."""
+
+
 class Parking(msgspec.Struct, array_like=True):
     """The values of a run that do not follow from its events."""
 
@@ -457,6 +471,8 @@ class Parking(msgspec.Struct, array_like=True):
     """The builds that could not make the decision, the last ones."""
     retry_us: int = 0
     """The time at which a run that is parked after losses is tried once more; 0: not at all."""
+    pause: Pause | None = None
+    """A node of an earlier version would drop it: see `workflows.tables.RunTables.admits_pauses`."""
 
 
 class _Snapshot(msgspec.Struct, array_like=True):
@@ -497,4 +513,6 @@ def due_us(state: State, parking: Parking | None = None) -> int:
         times.append(min(state.deadlines.values()))
     if parking is not None and not state.status:
         times.append(parking.retry_us)
+        if parking.pause is not None:
+            times.append(parking.pause.until_us)
     return min(filter(None, times), default=0)

@@ -318,8 +318,10 @@ def request_number(text: str | None) -> int:
     return 0 if text is None else int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) or 1
 
 
-RequestVerdict = Literal["recorded", "repeated", "unknown", "ambiguous", "closed", "full", "unread"]
-"""``ambiguous``: several jobs may be meant, whose runs have not begun; ``unread``: the node cannot read the run."""
+RequestVerdict = Literal["recorded", "repeated", "unknown", "ambiguous", "closed", "full", "unread", "unbegun", "older"]
+"""``ambiguous``: several jobs may be meant, whose runs have not begun; ``unread``: the node cannot read the run. Of a pause:
+``unbegun``: the run has not begun; ``older``: a node that shares the store does not know pauses. Of a resume, ``repeated``: the
+run is not paused."""
 
 
 class Reached(NamedTuple):

@@ -38,8 +38,10 @@ from mainspring.workflows.store import (
     FillPlaces,
     ForkRun,
     MoveRun,
+    PauseRun,
     ReadHistory,
     RequestCancelRun,
+    ResumeRun,
     ShowRun,
     SignalRuns,
     Start,
@@ -198,6 +200,28 @@ class RunRequests:
 
         forked: Forked = await self._user_starts.repeated(key, ask, _is_unknown)
         return forked
+
+    async def pause(self, key: Key, *, reason: str, by: str, until_us: int, act: Act | None = None) -> Reached:
+        """Pause a run, or change its pause."""
+
+        def ask() -> Awaitable[Reached]:
+            operation = PauseRun(key, self._now_us(), reason, by, until_us, tasks=self._tasks)
+            operation.act = act
+            return self._commits.committed(operation)
+
+        reached: Reached = await self._user_starts.repeated(key, ask, _is_unknown)
+        return reached
+
+    async def resume(self, key: Key, act: Act | None = None) -> Reached:
+        """End the pause of a run."""
+
+        def ask() -> Awaitable[Reached]:
+            operation = ResumeRun(key, self._now_us(), tasks=self._tasks)
+            operation.act = act
+            return self._commits.committed(operation)
+
+        reached: Reached = await self._user_starts.repeated(key, ask, _is_unknown)
+        return reached
 
     @shielded
     async def unpark(self, key: Key | None, namespace: str, act: Act | None = None) -> int:

@@ -23,6 +23,7 @@ from mainspring.workflows import (
 )
 from mainspring.workflows.cross_run import EndChild, StartChild, decode_errand, encode_errand
 from mainspring.workflows.model import CHILD_TAG, PART_TAG, Definition, version_for_new_runs, workflow_id_of
+from mainspring.workflows.pausing import inherited
 from mainspring.workflows.places import KEYS_AT_ONCE, NOTHING, PART_KEY, Pools, is_paused, run_limits
 from mainspring.workflows.requests import ContinueAsNewWorkflowExecution
 from mainspring.workflows.store import BeginWaiting, Begun, FillPlaces, RunRow
@@ -500,5 +501,6 @@ async def begin_next_run(changes: RunChanges, found: RunDraft, decision: Decisio
         slot=found.run.row.slot,
     )
     following = changes.begin(row, now_us)
+    row.parking.pause = inherited(found.draft.was_paused)
     other_runs.begin_next(following.draft, closed, event, other_runs.carried(events, unread, closed.seen))
     return event.new_run

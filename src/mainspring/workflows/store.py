@@ -260,6 +260,42 @@ class TerminateRun(Acting):
         return self.act if outcome.verdict == "recorded" else None
 
 
+class PauseRun(Acting):
+    """Pause an open run, or change its pause: see `workflows.pausing`. Outcome: ``Reached``.
+
+    Guard: all nodes that share the store know pauses, and no others share it from now on.
+    """
+
+    phase = Phase.SLICES
+    key: Key
+    now_us: int
+    reason: str = ""
+    by: str = ""
+    """The caller."""
+    until_us: int = 0
+    """When it ends by itself; 0: not at all."""
+    tasks: Container[bytes] = ()
+    """As of `SignalRuns`."""
+
+    def recorded(self, outcome: Reached) -> Act | None:
+        """Return the act, if the run was paused."""
+        return self.act if outcome.verdict == "recorded" else None
+
+
+class ResumeRun(Acting):
+    """End the pause of a run. Outcome: ``Reached``."""
+
+    phase = Phase.SLICES
+    key: Key
+    now_us: int
+    tasks: Container[bytes] = ()
+    """As of `SignalRuns`."""
+
+    def recorded(self, outcome: Reached) -> Act | None:
+        """Return the act, if the run was paused."""
+        return self.act if outcome.verdict == "recorded" else None
+
+
 class MoveRun(Acting):
     """Give an open run another version, unless its code has recorded something: it continues as new. Outcome: ``Moved``."""
 
@@ -513,6 +549,11 @@ class RunRow(msgspec.Struct):
         return self.parking.parked_us
 
     @property
+    def paused_us(self) -> int:
+        """Return since when it is paused; 0 if it is not."""
+        return 0 if self.parking.pause is None else self.parking.pause.at_us
+
+    @property
     def builds(self) -> tuple[str, ...]:
         """Return the builds whose code could not make a decision of the run, as far as they are known."""
         return tuple(build for build in self.parking.builds if build != UNKNOWN_BUILD)
@@ -536,6 +577,7 @@ class ListRuns(PageQuery[ShownRun], frozen=True, kw_only=True):
     status: tuple[int, ...] = ()
     """Empty: any."""
     parked: bool = False
+    paused: bool = False
     needs_decision: bool = False
     """Only runs whose decision task has a job."""
     type: str | None = None

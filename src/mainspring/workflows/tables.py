@@ -13,9 +13,10 @@ from mainspring.jobs.slices import RunTransaction
 from mainspring.namespaces import ANY
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from mainspring.jobs.model import Job, Options
+    from mainspring.jobs.store import Reschedule, Rescheduled
     from mainspring.resources.rules import FunctionLimits
     from mainspring.streams.model import StreamTables
     from mainspring.values.model import ValueTables
@@ -174,6 +175,15 @@ class RunTables(Runs, RunTransaction, Protocol):
     async def admits_runs(self) -> bool:
         """Return whether all nodes that share the store know runs, and let no others share it from now on if they do."""
 
+    async def admits_pauses(self) -> bool:
+        """Return whether all nodes that share the store know pauses, and let no others share it from now on if they do."""
+
+    async def reschedule(self, changes: Sequence[Reschedule]) -> list[Rescheduled]:
+        """Reschedule jobs, as ``jobs.store.Reschedule`` does.
+
+        After the commit ``JobLifecycle.rescheduled`` has to be called with the outcomes.
+        """
+
     async def save_definitions(self, definitions: Iterable[Definition]) -> None:
         """Store definitions, in place of earlier ones of the same version."""
 
@@ -278,6 +288,10 @@ class SerialRuns:
         return now_us
 
     async def admits_runs(self) -> bool:
+        """Return True: no other node shares the store."""
+        return True
+
+    async def admits_pauses(self) -> bool:
         """Return True: no other node shares the store."""
         return True
 

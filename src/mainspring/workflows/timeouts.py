@@ -13,6 +13,7 @@ The earliest is applied first; then the state decides which are left. Those of o
 | 7 | timer | TimerStarted | TimerFired |
 | 8 | begin of another attempt | WorkflowExecutionStarted | DecisionTaskScheduled |
 | 9 | trial of a run that is parked after losses | its last loss | it gets a decision task's job; no event |
+| 10 | end of a pause | its begin | the run is resumed; no event |
 
 In a lean history a node watches start-to-close and heartbeat of an activity, as it does for every job, and the lease of a
 decision.
@@ -27,6 +28,7 @@ from mainspring.workflows import execution, history
 from mainspring.workflows.activities import time_out_activity
 from mainspring.workflows.draft import ensure_room, retry_parked, schedule_decision, time_out_decision
 from mainspring.workflows.history import TimeoutType
+from mainspring.workflows.pausing import resume_in_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -52,6 +54,7 @@ def ring(draft: Draft, started: Collection[int] = ()) -> None:
     ``started`` has those of ``unstarted_jobs`` that a worker has or has had.
     """
     retry_parked(draft)
+    resume_in_time(draft)
     while True:
         due = _due(draft.state, draft.now_us)
         if not due:

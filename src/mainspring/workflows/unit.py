@@ -19,7 +19,7 @@ from mainspring.workflows.activities import canceled_before_start
 from mainspring.workflows.changes import RunChanges, RunDraft
 from mainspring.workflows.cross_run import RecordEnd
 from mainspring.workflows.definitions import RemoveDefinition, remove_definition
-from mainspring.workflows.draft import decision_lost, tried_by, unpark
+from mainspring.workflows.draft import tried_by, unpark
 from mainspring.workflows.execution import complete
 from mainspring.workflows.model import LATELY_US, Parked, Status
 from mainspring.workflows.outbox import run_errands
@@ -34,8 +34,10 @@ from mainspring.workflows.store import (
     ForgetRuns,
     ForkRun,
     MoveRun,
+    PauseRun,
     RanErrands,
     RequestCancelRun,
+    ResumeRun,
     RingAlarms,
     RunErrands,
     SaveDefinitions,
@@ -72,6 +74,8 @@ WRITES: Final[frozenset[type[Operation]]] = frozenset(
         TerminateRun,
         MoveRun,
         ForkRun,
+        PauseRun,
+        ResumeRun,
         RingAlarms,
         UnparkRuns,
         SaveDefinitions,
@@ -121,8 +125,8 @@ class WorkflowUnit:
                     self._changes.errands.append(RecordEnd(row.id, row.namespace, row.workflow_id, notice))
             elif isinstance(notice, Ended):
                 found.record_end(notice)
-            elif isinstance(notice, AttemptEnded) and notice.id == found.run.row.decision:
-                decision_lost(found.draft, notice)
+            elif isinstance(notice, AttemptEnded):
+                found.attempt_ended(notice)
 
     async def run(self, operation: Operation) -> Callable[[], Any]:
         """Run an operation that changes runs; return a function that returns its outcome."""
@@ -149,6 +153,10 @@ class WorkflowUnit:
                 outcome = await client_signals.move(changes, operation)
             case ForkRun():
                 outcome = await forks.fork(changes, operation)
+            case PauseRun():
+                outcome = await client_signals.pause(changes, operation)
+            case ResumeRun():
+                outcome = await client_signals.resume(changes, operation)
             case UnparkRuns():
                 outcome = await unpark_runs(changes, operation)
             case SaveDefinitions():

@@ -76,6 +76,8 @@ PARTS = st.lists(
         st.tuples(st.just("fork"), st.tuples(PICKS, st.sampled_from(["rerun", "first", "last"]), st.booleans())),
         st.tuples(st.just("lose"), PICKS),
         *(_DECIDE, _DECIDE, _DECIDE, _FUSE, _FUSE, _END, _END),
+        st.tuples(st.just("pause"), st.tuples(PICKS, st.integers(0, 5))),
+        st.tuples(st.just("resume"), PICKS),
     ),
     min_size=2,
     max_size=6,

@@ -258,6 +258,17 @@ class FlowMachine(RuleBasedStateMachine):
         del argument, held
         return [(ops.UnparkRuns(self.flows.now_us), None)]
 
+    def _pause(self, argument: tuple[int, int], held: dict[int, Job]) -> list[Any]:
+        """Pause a run, for some seconds or until it is resumed."""
+        del held
+        pick, seconds = argument
+        until_us = self.flows.now_us + seconds * SECOND if seconds else 0
+        return [(ops.PauseRun(Key(job=self._run(pick)), self.flows.now_us, until_us=until_us), None)]
+
+    def _resume(self, pick: int, held: dict[int, Job]) -> list[Any]:
+        del held
+        return [(ops.ResumeRun(Key(job=self._run(pick)), self.flows.now_us), None)]
+
     def _errands(self, argument: None, held: dict[int, Job]) -> list[Any]:
         del argument, held
         return [(ops.RunErrands(self.flows.now_us), None)]

@@ -14,6 +14,7 @@ from mainspring.jobs.rules import Settlement
 from mainspring.workflows import store as ops
 from mainspring.workflows.draft import fold
 from mainspring.workflows.model import Definition, Key, Status, decision_function
+from mainspring.workflows.pausing import HELD_US
 from mainspring.workflows.requests import (
     CompleteWorkflowExecution,
     Completion,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from mainspring.storage.engine import Operation
     from mainspring.workflows.history import ChildPolicy, Event
     from mainspring.workflows.model import Limits, Parked
+    from mainspring.workflows.model import State as RunState
     from mainspring.workflows.requests import Decision
     from tests.conformance.suite.driver import Make
 
@@ -132,6 +134,18 @@ class Flows:
         (number,) = self.group(ops.UnparkRuns(self.now_us, **values))
         assert isinstance(number, int)
         return number
+
+    def pause(self, run: int, **values: Any) -> Reached:
+        """Pause a run."""
+        (reached,) = self.group(ops.PauseRun(Key(run=run), self.now_us, **values))
+        assert isinstance(reached, Reached)
+        return reached
+
+    def resume(self, run: int) -> Reached:
+        """Resume a run."""
+        (reached,) = self.group(ops.ResumeRun(Key(run=run), self.now_us))
+        assert isinstance(reached, Reached)
+        return reached
 
     def forget(self, limit: int = 100) -> int:
         """Delete all closed runs; return their number."""
@@ -312,6 +326,7 @@ class Flows:
     def check(self) -> None:
         """Check every run: rows, states, histories and jobs agree."""
         wanted: set[int] = set()
+        wanted_held: set[int] = set()
         for shown in self.store.all_of(ops.ListRuns(limit=NO_LIMIT)):
             row, state = shown.row, shown.state
             events = self.history(row.id)
@@ -325,17 +340,36 @@ class Flows:
                 unseen = state.last_trigger > state.seen
                 assert state.scheduled or state.begin_us or not unseen, "unseen events ask for a decision"
                 needed = bool(state.scheduled) and row.parked is None
-                assert bool(row.decision) == needed, "a decision task has a job, unless the run is parked"
+                if row.parking.pause is None:
+                    assert bool(row.decision) == needed, "a decision task has a job, unless the run is parked"
+                else:
+                    self._check_pause(row, state, needed=needed)
                 wanted |= {activity.job for activity in state.activities.values()}
                 wanted |= {row.decision} - {0}
+                if row.parking.pause is not None:
+                    wanted_held |= {
+                        one.job for one in state.activities.values() if one.scheduled in row.parking.pause.held
+                    }
             else:
                 chain = self.shown(self.last(row.root)).row
                 assert State(root.state).ended == (not chain.status.open), "the root job ends with its chain"
                 assert chain.id == row.id or row.status is Status.CONTINUED_AS_NEW
-                assert (row.decision, row.due_us, row.parked) == (0, 0, None)
+                assert (row.decision, row.due_us, row.parked, row.paused_us) == (0, 0, None, 0)
+        held = {job.id for job in self.store.list() if job.due_us == HELD_US and job.state == State.SCHEDULED}
+        assert held <= wanted_held, "a pause alone holds jobs"
         jobs = {job.id for job in self.store.list() if job.options is not None and job.options.run is not None}
         assert jobs == wanted, "each job of a run does something for it"
         self.store.counts()
+
+    def _check_pause(self, row: ops.RunRow, state: RunState, *, needed: bool) -> None:
+        """Check that nothing of a paused run waits for a worker."""
+        if row.decision:
+            assert needed, "a decision task that a worker has is one of the run"
+            assert self.store.present(row.decision).state >= State.LEASED, "no decision waits to be handed out"
+        for activity in state.activities.values():
+            job = self.store.present(activity.job)
+            waits = job.state == State.PENDING or (job.state == State.SCHEDULED and job.due_us != HELD_US)
+            assert activity.abandoned or not waits, "no activity waits to be started"
 
 
 def kinds(events: Sequence[Event]) -> list[str]:

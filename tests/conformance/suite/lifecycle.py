@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.lateness import DueRow
     from mainspring.jobs.model import Job, Options
     from mainspring.jobs.run_places import Filled
-    from mainspring.jobs.store import Withdrawn
+    from mainspring.jobs.store import Rescheduled, Withdrawn
 
 
 class RecordedLifecycle:
@@ -33,6 +33,7 @@ class RecordedLifecycle:
         self.begun_roots: list[int] = []
         self.ended_roots: list[int] = []
         self.deleted: list[int] = []
+        self.rescheduled_jobs: list[int] = []
         self.rows: list[DueRow] = []
         """All committed times by which jobs should have begun and ended."""
         self.refused: set[bytes] = set()
@@ -81,6 +82,10 @@ class RecordedLifecycle:
     def dated(self, rows: Sequence[DueRow]) -> None:
         """Record committed times."""
         self.rows += rows
+
+    def rescheduled(self, outcomes: Sequence[Rescheduled]) -> None:
+        """Record that jobs wait for other times."""
+        self.rescheduled_jobs += [one.job.id for one in outcomes if one.job is not None]
 
     def begun(self, new: Sequence[Job], taken: Sequence[Job] = ()) -> None:
         """Record committed root jobs."""

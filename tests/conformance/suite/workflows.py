@@ -17,6 +17,7 @@ from tests.conformance.suite.early_flows import EarlyFlows
 from tests.conformance.suite.flows import FlowFixtures
 from tests.conformance.suite.forking_flows import ForkingFlows
 from tests.conformance.suite.listing_flows import ListingFlows
+from tests.conformance.suite.pausing_flows import PausingFlows
 from tests.conformance.suite.place_flows import PlaceFlows
 from tests.conformance.suite.requesting_flows import RequestingFlows
 from tests.conformance.suite.retrying_flows import RetryingFlows
@@ -71,6 +72,7 @@ class WorkflowSuite(
     TimingFlows,
     ListingFlows,
     PlaceFlows,
+    PausingFlows,
     ChildFlows,
     ForkingFlows,
     RunHoldFlows,

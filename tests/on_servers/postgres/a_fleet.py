@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mainspring.events import Message
     from mainspring.jobs.lateness import DueRow
     from mainspring.jobs.run_places import Filled
-    from mainspring.jobs.store import Withdrawn
+    from mainspring.jobs.store import Rescheduled, Withdrawn
     from mainspring.storage.engine import Operation
 
 T = TypeVar("T")
@@ -70,6 +70,9 @@ class Part:
 
     def dated(self, rows: Sequence[DueRow]) -> None:
         raise AssertionError(rows)
+
+    def rescheduled(self, outcomes: Sequence[Rescheduled]) -> None:
+        raise AssertionError(outcomes)
 
     def begun(self, new: Sequence[Job], taken: Sequence[Job] = ()) -> None:
         raise AssertionError(new, taken)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from mainspring.workflows.model import Definition
-from mainspring.workflows.store import SaveDefinitions
+from mainspring.jobs.model import Job, State
+from mainspring.workflows.model import Definition, Key
+from mainspring.workflows.store import BeginRuns, Begun, PauseRun, SaveDefinitions, Start
 
 from .a_fleet import eventually, node, session
 
@@ -72,5 +73,29 @@ def test_an_older_node_that_begins_at_the_same_time_counts(database: str) -> Non
                 await other.execute("COMMIT")
                 with pytest.raises(asyncpg.RaiseError):
                     await begun
+
+    asyncio.run(test())
+
+
+def test_no_run_is_paused_beside_a_node_that_knows_no_pauses_and_none_begins_a_term_afterwards(database: str) -> None:
+    older = 'INSERT INTO nodes (term, counter, about) VALUES (99, 0, \'{"name": "old", "runs": true}\')'
+    needed = "SELECT compatible_from FROM migrations WHERE number = 41"
+
+    async def test() -> None:
+        async with node(database) as one, session(database) as other:
+            assert await names(save(one)) == ["order"]
+            job = Job(one.new_id(), b"order", b"[]", state=State.PENDING, created_us=1)
+            assert await one.begin(BeginRuns([Start(job)], 1)) == [Begun({}, {})]
+            pausing = PauseRun(Key(job=job.id), 2)
+            await other.execute(older)
+            assert (await one.begin(pausing))[0].verdict == "older"
+            assert await other.fetchval(needed) == 22
+            await other.execute("DELETE FROM nodes WHERE term = 99")
+            assert (await one.begin(PauseRun(Key(job=job.id), 2)))[0].verdict == "recorded"
+            assert await other.fetchval(needed) == 41
+            with pytest.raises(asyncpg.RaiseError, match="the store has paused runs"):
+                await other.execute(older)
+            async with node(database, "n2"):
+                pass
 
     asyncio.run(test())

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.model import Job
     from mainspring.jobs.run_places import Filled
     from mainspring.jobs.slices import JobLifecycle
-    from mainspring.jobs.store import Withdrawn
+    from mainspring.jobs.store import Rescheduled, Withdrawn
 
 
 class Attended:
@@ -55,6 +55,9 @@ class Attended:
 
     def dated(self, rows: Sequence[DueRow]) -> None:
         self.later(lambda: self._following.dated(rows))
+
+    def rescheduled(self, outcomes: Sequence[Rescheduled]) -> None:
+        self.later(lambda: self._following.rescheduled(outcomes))
 
     def begun(self, new: Sequence[Job], taken: Sequence[Job] = ()) -> None:
         self.later(lambda: self._following.begun(new, taken))

@@ -88,6 +88,16 @@ class FakeWorkflows:
         self.received.append((key, change, dry_run))
         return self.forked
 
+    async def pause(self, key: Key, *, reason: str, by: str, until_us: int, act: object = None) -> Reached:
+        del act
+        self.received.append((key, reason, by, until_us))
+        return self.reached
+
+    async def resume(self, key: Key, act: object = None) -> Reached:
+        del act
+        self.received.append(("resume", key))
+        return self.reached
+
     async def unpark(self, key: Key | None, _namespace: str, act: object = None) -> int:
         del act
         self.received.append(key)

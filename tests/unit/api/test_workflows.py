@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import re
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
@@ -307,5 +308,33 @@ def test_a_run_that_takes_no_request_gives_the_reason(reached: Reached, code: Co
             with pytest.raises(ApiError, match=words) as caught:
                 await node.api.call(workflows.SignalRun("order-17", "approved"))
             assert caught.value.problem.code is code
+
+    run(test())
+
+
+def test_a_run_is_paused_until_a_time_and_resumed() -> None:
+    async def test() -> None:
+        async with with_runs(a_run()) as (node, fake):
+            fake.reached = Reached("recorded", ROOT, ROOT)
+            until = dt.datetime.fromtimestamp(node.service.clock.wall() + 60, dt.UTC)
+            paused = await node.api.call(workflows.PauseRun(f"H:laptop:{ROOT}", "the bank is down", until))
+            assert (paused.status, paused.repeated) == ("open", False)
+            key, reason, by, until_us = fake.received[-1]
+            assert (key.job, reason, by) == (ROOT, "the bank is down", "local")
+            assert until_us == round(until.timestamp() * 1_000_000)
+            for wrong in (until - dt.timedelta(minutes=2), until + dt.timedelta(days=36_600)):
+                with pytest.raises(ApiError, match="until is a time in the future"):
+                    await node.api.call(workflows.PauseRun("order-17", "", wrong))
+            fake.reached = Reached("repeated", ROOT, ROOT)
+            assert (await node.api.call(workflows.ResumeRun("order-17"))).repeated
+            for reached, why in (
+                (Reached("unbegun", 0, ROOT), "functions pause"),
+                (Reached("older", ROOT, ROOT), "earlier version"),
+                (Reached("closed", ROOT, ROOT), "is closed"),
+            ):
+                fake.reached = reached
+                with pytest.raises(ApiError, match=why) as problem:
+                    await node.api.call(workflows.PauseRun("order-17"))
+                assert problem.value.problem.code is Code.CONFLICT
 
     run(test())

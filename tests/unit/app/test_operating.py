@@ -177,6 +177,12 @@ def test_runs_are_started_found_and_changed(fleet: InMemory) -> None:
     got = app.runs.get("order-17")
     assert got.details()["id"] == "order-17"
     assert got.unpark().number in {0, 1}
+    assert not got.pause(reason="look first").repeated
+    details = got.details()
+    assert (details["paused"]["reason"], details["waits_for"]) == ("look first", "its resume (paused: look first)")
+    assert [one.row.id for one in app.runs.list(paused=True)] == ["order-17"]
+    assert not got.resume().repeated
+    assert got.resume().repeated
     assert got.move("1").repeated
     got.signal(go, 3)
     assert fleet.result(run) == b"20"

@@ -360,6 +360,13 @@ def test_a_misspelt_signal_is_noted(server: Server, capsys: pytest.CaptureFixtur
             f"{HANDLE}\topen\n",
         ),
         (["move", "a", "--version", "1"], "move", {"key": "a", "version": "1"}, f"{HANDLE}\topen\n"),
+        (
+            ["pause", "a", "--reason", "the bank is down", "--until", "2030-01-31T12:00:00Z"],
+            "pause",
+            {"key": "a", "reason": "the bank is down", "until": "2030-01-31T12:00:00Z"},
+            f"{HANDLE}\topen\n",
+        ),
+        (["resume", "a"], "resume", {"key": "a"}, f"{HANDLE}\topen\n"),
         (["unpark", "a"], "unpark", {"key": "a"}, "3\n"),
         (["unpark", "--all"], "unpark_all", {}, "3\n"),
     ],
@@ -421,6 +428,20 @@ def test_a_dry_run_of_a_reset_only_shows(server: Server, capsys: pytest.CaptureF
     assert server.calls == [("workflows.reset", params)]
     assert main(["workflows", "reset", "a", "--first", "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == PLANNED
+
+
+def test_a_resume_of_a_run_that_is_not_paused_says_so(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.answers["workflows.resume"] = [{**REACHED, "repeated": True}]
+    assert main(["workflows", "resume", "a"]) == 0
+    assert capsys.readouterr() == (f"{HANDLE}\topen\n", "mainspring: the run was not paused: nothing was changed\n")
+
+
+def test_a_paused_run_is_shown_with_its_reason(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    paused = {"by": "ada", "until": None, "held": 2, "reason": "the bank is down"}
+    server.answers["workflows.show"] = [{**DETAILS, "paused": paused}]
+    assert main(["workflows", "show", "a"]) == 0
+    shown = "by ada until it is resumed, holds 2 of its activities: the bank is down"
+    assert shown in capsys.readouterr().out
 
 
 def test_versions_are_listed_with_the_ones_that_nothing_needs(

@@ -317,6 +317,7 @@ GOLDEN: dict[str, list[Column]] = {
         ("parked_us", "INTEGER", 0, None, 0),
         ("builds", "TEXT", 1, None, 0),
         ("parking", "BLOB", 0, None, 0),
+        ("paused_us", "INTEGER", 0, None, 0),
     ],
     "operation_steps": [
         ("operation", "INTEGER", 1, None, 1),

@@ -50,6 +50,7 @@ from mainspring.workflows.model import decisions_of, function_named, function_te
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from datetime import datetime
 
     from mainspring.access.audit import Recorded
     from mainspring.access.caller import Act, Caller
@@ -221,6 +222,21 @@ def _shown(recorded: Recorded) -> Acknowledged:
 
 LONGEST_PAUSE = 10 * 366 * 86_400.0
 """Seconds."""
+
+
+def end_of_pause(until: datetime | None, now: float, what: str) -> int:
+    """Return the end of a pause in microseconds of wall time; 0 for none. ``what`` is paused. Raises ApiError."""
+    if until is None:
+        return 0
+    at = until.timestamp()
+    if not 0 < at - now <= LONGEST_PAUSE:
+        raise ApiError(
+            Code.INVALID,
+            f"until is a time in the future, at most ten years ahead; leave it out for a pause until {what} is resumed",
+        )
+    return to_us(at)
+
+
 NAMES_LIMIT = 10_000
 """The largest number of names in one answer of ``functions.registered``."""
 MOST_SEARCHED = 10_000
@@ -351,14 +367,7 @@ class FunctionCalls:
         return await self._change(request, call, change)
 
     async def _pause(self, request: PauseFunction, call: Call) -> FunctionInfo:
-        until = None if request.until is None else request.until.timestamp()
-        if until is not None and not 0 < until - self._service.clock.wall() <= LONGEST_PAUSE:
-            raise ApiError(
-                Code.INVALID,
-                "until is a time in the future, at most ten years ahead; leave it out"
-                " for a pause until the function is resumed",
-            )
-        until_us = 0 if until is None else to_us(until)
+        until_us = end_of_pause(request.until, self._service.clock.wall(), "the function")
         return await self._change(
             request,
             call,

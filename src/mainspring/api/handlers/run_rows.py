@@ -12,6 +12,7 @@ from mainspring.api.workflows import (
     ChildInfo,
     ChildPolicyName,
     ParkingInfo,
+    PauseInfo,
     ProgressInfo,
     RunDetails,
     RunInfo,
@@ -72,6 +73,7 @@ def run_info(handle: str, shown: ShownRun, now_us: int, *, stranded: bool) -> Ru
         run=run_handle(handle, row.id),
         parked_at=rfc3339(row.parked_us),
         overdue_since=rfc3339(_overdue_since(shown, now_us)),
+        paused_at=rfc3339(row.paused_us),
     )
 
 
@@ -127,6 +129,7 @@ def run_details(
         unread=about.unread,
         progress=_progress(about),
         parked=_parking(row),
+        paused=_pause(row),
     )
 
 
@@ -210,6 +213,9 @@ def waits_for(row: RunRow, state: RunState, now_us: int, *, stranded: bool) -> s
     """Return the things that an open run waits for, such as ``charge #2, timer 2d4h, approved``."""
     if row.parked is not None:
         return f"other code (parked: {row.parked.kind})"
+    if row.parking.pause is not None:
+        reason = row.parking.pause.reason
+        return f"its resume (paused: {reason})" if reason else "its resume (paused)"
     if stranded and row.decision:
         return f"a worker with {row.type}@{row.version}"
     if state.begin_us:
@@ -262,6 +268,11 @@ def _child(child: OpenChild, handle: str) -> ChildInfo:
 
 
 _POLICIES: Final[dict[ChildPolicy, ChildPolicyName]] = {policy: name for name, policy in CHILD_POLICIES.items()}
+
+
+def _pause(row: RunRow) -> PauseInfo | None:
+    pause = row.parking.pause
+    return None if pause is None else PauseInfo(pause.reason, pause.by, rfc3339(pause.until_us), len(pause.held))
 
 
 def _parking(row: RunRow) -> ParkingInfo | None:

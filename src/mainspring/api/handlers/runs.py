@@ -185,7 +185,14 @@ class UnbegunRuns:
 
     async def matching(self, request: ListWorkflowRuns, before: int | None) -> StoredPage[Unbegun]:
         """Return those that match a request, with ids below ``before``, newest first. All from `StoredPage.next` on are there."""
-        if request.since is not None or request.open or request.closed or request.parked or request.stranded:
+        if (
+            request.since is not None
+            or request.open
+            or request.closed
+            or request.parked
+            or request.stranded
+            or request.paused
+        ):
             return StoredPage([])
         if request.status is not None and request.status not in STATES:
             return StoredPage([])
@@ -260,9 +267,16 @@ class RunListCalls:
         self.handlers: Handlers = {ListWorkflowRuns: self._list}
 
     async def _list(self, request: ListWorkflowRuns, _: Call) -> Page[RunInfo]:
-        chosen = (request.open, request.closed, request.parked, request.stranded, request.overdue)
+        chosen = (
+            request.open,
+            request.closed,
+            request.parked,
+            request.paused,
+            request.stranded,
+            request.overdue,
+        )
         if sum((*chosen, request.status is not None)) > 1:
-            raise ApiError(Code.INVALID, "give one of open, closed, parked, stranded, overdue and status")
+            raise ApiError(Code.INVALID, "give one of open, closed, parked, paused, stranded, overdue and status")
         before = None if request.cursor is None else self._runs.run_id(request.cursor)
         unbegun = await self._unbegun.matching(request, before)
         stranded = frozenset(self._workflows.stranded())
@@ -293,12 +307,13 @@ class RunListCalls:
             statuses = (STATUS_BY_NAME[request.status],)
         elif request.closed:
             statuses = CLOSED
-        elif request.open or request.parked or request.stranded or request.overdue:
+        elif request.open or request.parked or request.paused or request.stranded or request.overdue:
             statuses = (Status.OPEN,)
         query = ListRuns(
             namespace=request.namespace,
             status=statuses,
             parked=request.parked,
+            paused=request.paused,
             needs_decision=request.stranded,
             type=request.type,
             workflow_id=request.id,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import UNSET
 
+from mainspring.api.handlers.functions import end_of_pause
 from mainspring.api.handlers.pages import names_in_row, numbered, rfc3339
 from mainspring.api.handlers.run_rows import status_name, unbegun_status
 from mainspring.api.handlers.runs import (
@@ -34,10 +35,12 @@ from mainspring.api.workflows import (
     ListDeciders,
     ListVersions,
     MoveRun,
+    PauseRun,
     ReachedRun,
     RemovedVersion,
     RemoveVersion,
     ResetRun,
+    ResumeRun,
     SignalRun,
     StartedRun,
     StartRun,
@@ -89,6 +92,12 @@ class TakesRequests(Protocol):
     async def fork(self, key: Key, change: Change, act: Act | None = None, *, dry_run: bool = False) -> Forked:
         """Begin a fork of a run, or tell what it would have."""
 
+    async def pause(self, key: Key, *, reason: str, by: str, until_us: int, act: Act | None = None) -> requests.Reached:
+        """Pause a run, or change its pause."""
+
+    async def resume(self, key: Key, act: Act | None = None) -> requests.Reached:
+        """End the pause of a run."""
+
     async def unpark(self, key: Key | None, namespace: str, act: Act | None = None) -> int:
         """Let a parked run go on; without a key, all of a namespace. Return their number."""
 
@@ -132,6 +141,8 @@ class WorkflowCalls:
             TerminateRun: self._terminate,
             MoveRun: self._move,
             ResetRun: self._reset,
+            PauseRun: self._pause,
+            ResumeRun: self._resume,
             UnparkRun: self._unpark,
             UnparkAllRuns: self._unpark_all,
         }
@@ -198,7 +209,21 @@ class WorkflowCalls:
             request, await self._workflows.requests.terminate(key, request.reason, children, act)
         )
 
-    async def _reached(self, request: SignalRun | CancelRun | TerminateRun, reached: requests.Reached) -> ReachedRun:
+    async def _pause(self, request: PauseRun, call: Call) -> ReachedRun:
+        until_us = end_of_pause(request.until, self._service.clock.wall(), "the run")
+        act = call.act(request.reason)
+        key, by = self._runs.key(request.namespace, request.key), call.caller.name
+        paused = await self._workflows.requests.pause(key, reason=request.reason, by=by, until_us=until_us, act=act)
+        return await self._reached(request, paused)
+
+    async def _resume(self, request: ResumeRun, call: Call) -> ReachedRun:
+        act = call.act()
+        key = self._runs.key(request.namespace, request.key)
+        return await self._reached(request, await self._workflows.requests.resume(key, act))
+
+    async def _reached(
+        self, request: SignalRun | CancelRun | TerminateRun | PauseRun | ResumeRun, reached: requests.Reached
+    ) -> ReachedRun:
         key = request.key
         match reached.verdict:
             case "unknown":
@@ -213,6 +238,18 @@ class WorkflowCalls:
                     Code.CONFLICT,
                     f"the run {key} is closed ({status}) and takes no requests; start another one with: mainspring"
                     " workflows start",
+                )
+            case "unbegun":
+                raise ApiError(
+                    Code.CONFLICT,
+                    f"the run {key} has not begun: to keep the runs of its workflow from beginning, use: mainspring"
+                    " functions pause",
+                )
+            case "older":
+                raise ApiError(
+                    Code.CONFLICT,
+                    "a node of an earlier version shares the store and would go on with a paused run: pause it once all"
+                    " nodes have this version",
                 )
             case "full" if not reached.run:
                 raise ApiError(

@@ -30,10 +30,11 @@ from mainspring.workflows.tables import ALL, EarlySignals, SerialRuns, StoredRun
 from mainspring.workflows.unit import WorkflowUnit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 
     from mainspring.engines.memory.tables import Tables
     from mainspring.jobs.model import Job, Options
+    from mainspring.jobs.store import Reschedule, Rescheduled
     from mainspring.resources.rules import FunctionLimits
     from mainspring.storage.engine import Meter, Operation, Page, Query
     from mainspring.workflows.history import Event
@@ -162,6 +163,9 @@ class MemoryRuns(SerialRuns, MemoryRunReads, MemoryGround):
             tables.parked_runs.pop(row.id, None)
         if row.closed_us:
             insort(tables.closed_runs, (row.closed_us, row.id))
+
+    async def reschedule(self, changes: Sequence[Reschedule]) -> list[Rescheduled]:
+        return [jobs.reschedule(self._tables, change) for change in changes]
 
     async def save_definitions(self, definitions: Iterable[Definition]) -> None:
         self._tables.definitions.update({(one.namespace, one.name, one.version): one for one in definitions})
@@ -355,6 +359,7 @@ class _Searchable:
             and row.started_us >= query.since_us
             and (query.workflow_id is None or row.workflow_id == query.workflow_id)
             and (not query.parked or row.parked_us > 0)
+            and (not query.paused or row.paused_us > 0)
             and (not query.needs_decision or row.decision > 0)
         )
 

@@ -123,6 +123,7 @@ class EnteredStore:
                 rows = ((*row[:4], row[4].replace("\0", "\\x00"), row[5]) for row in rows)
             await connection.copy_records_to_table(table, records=rows, columns=columns)
         await connection.execute(SQL["need_version"])  # nodes that know no runs are refused from now on
+        await connection.execute(_SQL["need_version_of_pauses"])  # and those that would go on with paused ones
         await connection.execute(_SQL["note_entered"], move)
 
     async def _write_jobs(self, runs: LeavingRuns) -> None:

@@ -18,6 +18,11 @@ SELECT value FROM secrets WHERE name = 'entered_runs';
 -- name: note_entered
 INSERT INTO secrets (name, value) VALUES ('entered_runs', $1);
 
+-- A node of an earlier version would go on with paused runs.
+-- name: need_version_of_pauses
+UPDATE migrations SET compatible_from = 41
+WHERE number = 41 AND EXISTS (SELECT FROM runs_open WHERE paused_us IS NOT NULL);
+
 -- name: terms
 INSERT INTO terms (term, node, ended) OVERRIDING SYSTEM VALUE
 SELECT term, node, true FROM unnest($1::bigint[], $2::text[]) AS s (term, node);

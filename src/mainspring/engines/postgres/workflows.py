@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import astuple
 
 from mainspring import namespaces
-from mainspring.engines.postgres import submitting
+from mainspring.engines.postgres import changing, submitting
 from mainspring.engines.postgres.connections import OvertakenError
 from mainspring.engines.postgres.lists import find_stored
 from mainspring.engines.postgres.partitions import Histories
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from mainspring.engines.sql.statements import Statements
     from mainspring.jobs.model import Job
     from mainspring.jobs.owners import Notice
+    from mainspring.jobs.store import Reschedule, Rescheduled
     from mainspring.resources.rules import FunctionLimits
     from mainspring.storage.engine import Meter, Operation, Plan
     from mainspring.workflows.cross_run import Errand, ErrandsAside
@@ -223,6 +224,18 @@ class PostgresRuns(RunWrites, PostgresGround):
             return False
         await self._sql.execute("need_version")
         return True
+
+    async def admits_pauses(self) -> bool:
+        first = self._sql.first
+        if await first("lock_pausing_version") is None:
+            return True
+        if await first("node_without_pauses") is not None:
+            return False
+        await self._sql.execute("need_pausing_version")
+        return True
+
+    async def reschedule(self, changes: Sequence[Reschedule]) -> list[Rescheduled]:
+        return await changing.reschedule(self._tx, changes)
 
     # ---- reads ----
 
@@ -492,7 +505,14 @@ class PostgresWorkflowUnit(WorkflowUnit):
                 self._joined |= await self._runs.joined(key.job for key in keys)
                 for key in keys:
                     wanted.add(key._replace(job=self._joined.get(key.job, key.job)))
-            case ops.RequestCancelRun() | ops.TerminateRun() | ops.MoveRun() | ops.ForkRun():
+            case (
+                ops.RequestCancelRun()
+                | ops.TerminateRun()
+                | ops.MoveRun()
+                | ops.ForkRun()
+                | ops.PauseRun()
+                | ops.ResumeRun()
+            ):
                 wanted.add(operation.key)
             case ops.UnparkRuns() if operation.key is not None:
                 wanted.add(operation.key)

@@ -75,6 +75,16 @@ SELECT FROM nodes WHERE about ->> 'runs' IS DISTINCT FROM 'true' LIMIT 1;
 -- name: need_version
 UPDATE migrations SET compatible_from = 24 WHERE number = 24;
 
+-- The same of pauses: a node of an earlier version would go on with paused runs.
+-- name: lock_pausing_version
+SELECT FROM migrations WHERE number = 41 AND compatible_from < 41 FOR UPDATE;
+
+-- name: node_without_pauses
+SELECT FROM nodes WHERE about ->> 'pauses' IS DISTINCT FROM 'true' LIMIT 1;
+
+-- name: need_pausing_version
+UPDATE migrations SET compatible_from = 41 WHERE number = 41;
+
 -- name: has_errand_turn
 SELECT has_turn(-3, 0);
 
@@ -149,7 +159,7 @@ WHERE r.id = ANY (ARRAY[s.id]) AND r.events = s.guard;
 -- name: change_run
 UPDATE runs AS r SET ({changed_columns}) = ROW ({s.changed_columns})
 FROM unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[], $6::smallint[], $7::bigint[], $8::bigint[],
-    $9::bigint[], $10::text[], $11::bytea[], $12::bigint[], $13::bigint[]) AS s ({changed_columns}, id, guard)
+    $9::bigint[], $10::text[], $11::bytea[], $12::bigint[], $13::bigint[], $14::bigint[]) AS s ({changed_columns}, id, guard)
 WHERE r.closed_us = 0 AND r.id = ANY (ARRAY[s.id]) AND r.events = s.guard;
 
 -- No other run continues it: its status is not CONTINUED_AS_NEW.

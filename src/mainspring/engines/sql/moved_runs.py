@@ -18,6 +18,7 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "runs": (
         "id", "root", "namespace", "workflow_id", "type", "version", "status", "started_us", "closed_us", "events",
         "history_bytes", "input_size", "output_size", "due_us", "about", "decision", "slot", "parked_us", "builds", "parking",
+        "paused_us",
     ),
     "history": ("run", "first", "block"),
     "snapshots": ("run", "history_bytes", "state"),

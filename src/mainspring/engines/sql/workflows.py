@@ -105,6 +105,7 @@ def _changed(run: RunRow) -> Values:
         parking.parked_us or None,
         "\n".join(parking.builds),
         None if parking == _NONE else _encode(parking),
+        run.paused_us or None,
     )
 
 
@@ -112,7 +113,7 @@ def stored_row(row: Sequence[Any]) -> RunRow:
     """Return the run of the values of ``run_columns``."""
     (
         run, root, namespace, workflow_id, kind, version, slot, started, input_size, events, history_bytes, about, decision, due,
-        status, closed, output_size, _, _, parking,
+        status, closed, output_size, _, _, parking, _,
     ) = row  # fmt: skip
     unread = ""
     try:
@@ -154,9 +155,9 @@ class RunReads:
         row = await self._sql.first("load_run", run, namespace)
         if row is None:
             return None
-        snapshot_bytes, state = row[20:]
+        snapshot_bytes, state = row[21:]
         await self._tx.load_nodes([run, row[1]])
-        return StoredRun(stored_row(row[:20]), None if state is None else Snapshot(snapshot_bytes, state))
+        return StoredRun(stored_row(row[:21]), None if state is None else Snapshot(snapshot_bytes, state))
 
     async def has_run(self, run: int, namespace: str) -> bool:
         return run <= LARGEST and bool(await self._first("run_of_namespace", run, namespace))
@@ -244,7 +245,7 @@ class _Searchable:
         query = self._query
         statuses = sum(1 << status for status in set(query.status))
         filters = (query.namespace, statuses, query.type, query.since_us, query.workflow_id, int(query.parked))
-        values = (_id(before), among, *filters, int(query.needs_decision), most)
+        values = (_id(before), among, *filters, int(query.needs_decision), int(query.paused), most)
         found: list[ListedRun] = []
         mark = None
         for matches, *values_of_run, has_snapshot in await self._sql.fetch(

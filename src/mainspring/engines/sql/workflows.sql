@@ -7,7 +7,7 @@ events, history_bytes, about, decision;
 -- part: rescheduled_columns
 {appended_columns}, due_us;
 -- part: changed_columns
-{rescheduled_columns}, status, closed_us, output_size, parked_us, builds, parking;
+{rescheduled_columns}, status, closed_us, output_size, parked_us, builds, parking, paused_us;
 -- part: run_columns
 id, root, namespace, workflow_id, type, version, slot, started_us, input_size, {changed_columns};
 
@@ -47,7 +47,7 @@ SELECT id FROM {open_runs} {index(runs_open)} WHERE {run_is_open} AND namespace 
 -- name: new_run
 INSERT INTO runs ({run_columns})
 {rows(bigint, bigint, text, text, text, text, bigint, bigint, bigint,
-    bigint, bigint, bytea, bigint, bigint, int, bigint, bigint, bigint, text, bytea)};
+    bigint, bigint, bytea, bigint, bigint, int, bigint, bigint, bigint, text, bytea, bigint)};
 
 -- name: save_snapshot
 INSERT INTO snapshots (run, history_bytes, state) {rows(bigint, bigint, bytea)}
@@ -159,8 +159,8 @@ DELETE FROM runs WHERE id {among($1)};
 -- part: matching_runs
 id < $1 AND namespace = $3 AND ($4 = 0 OR $4 >> status & 1 = 1) AND (CAST($5 AS TEXT) IS NULL OR type = $5)
     AND started_us >= $6 AND (CAST($7 AS TEXT) IS NULL OR workflow_id = $7) AND ($8 = 0 OR parked_us IS NOT NULL)
-    AND ($9 = 0 OR decision <> 0)
-ORDER BY id DESC LIMIT $10;
+    AND ($9 = 0 OR decision <> 0) AND ($10 = 0 OR paused_us IS NOT NULL)
+ORDER BY id DESC LIMIT $11;
 
 -- name: list_runs
 WITH mark (last) AS MATERIALIZED (SELECT id FROM runs WHERE id < $1 ORDER BY id DESC LIMIT 1 OFFSET $2)

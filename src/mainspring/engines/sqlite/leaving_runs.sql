@@ -61,7 +61,7 @@ SELECT namespace, name, version, definition FROM definitions;
 
 -- name: runs
 SELECT id, root, namespace, workflow_id, type, version, status, started_us, closed_us, events, history_bytes, input_size,
-    output_size, due_us, about, decision, slot, parked_us, builds, parking
+    output_size, due_us, about, decision, slot, parked_us, builds, parking, paused_us
 FROM runs WHERE id IN (SELECT id FROM leaving_runs) ORDER BY id;
 
 -- name: history

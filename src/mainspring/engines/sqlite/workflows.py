@@ -8,6 +8,7 @@ from msgspec.structs import astuple
 
 from mainspring import namespaces
 from mainspring.engines.sql.workflows import RunWrites, WorkflowSlice, find_alarms
+from mainspring.engines.sqlite import jobs
 from mainspring.engines.sqlite.jobs import find_job
 from mainspring.engines.sqlite.slice_transaction import SqliteGround
 from mainspring.engines.sqlite.statements import synchronous
@@ -18,10 +19,11 @@ from mainspring.workflows.store import FindAlarms
 from mainspring.workflows.tables import SerialRuns
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from mainspring.engines.sqlite.transaction import Transaction
     from mainspring.jobs.model import Job
+    from mainspring.jobs.store import Reschedule, Rescheduled
     from mainspring.resources.rules import FunctionLimits
     from mainspring.workflows.model import Limits
     from mainspring.workflows.reading import RunCache
@@ -97,6 +99,9 @@ class SqliteRuns(SerialRuns, RunWrites, SqliteGround):
         number = self._tx.functions.number(function)
         rows = [(number, pool, *astuple(one.rate), *one.bucket) for pool, one in buckets.items()]
         await self._sql.many("save_bucket", rows)
+
+    async def reschedule(self, changes: Sequence[Reschedule]) -> list[Rescheduled]:
+        return jobs.reschedule(self._tx, changes)
 
 
 class SqliteWorkflowSlice(WorkflowSlice):

@@ -13,7 +13,8 @@ UPDATE runs SET ({appended_columns}) = ($1, $2, $3, $4) WHERE id = $5 AND events
 UPDATE runs SET ({rescheduled_columns}) = ($1, $2, $3, $4, $5) WHERE id = $6 AND events = $7;
 
 -- name: change_run
-UPDATE runs SET ({changed_columns}) = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) WHERE id = $12 AND events = $13;
+UPDATE runs SET ({changed_columns}) = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+WHERE id = $13 AND events = $14;
 
 -- name: forget_histories
 DELETE FROM history WHERE run {among($1)};

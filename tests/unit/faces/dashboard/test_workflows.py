@@ -14,6 +14,7 @@ from mainspring.api.workflows import (
     ActivityInfo,
     ChildInfo,
     ParkingInfo,
+    PauseInfo,
     ProgressInfo,
     RunDetails,
     RunHoldInfo,
@@ -108,6 +109,7 @@ def test_the_list_asks_for_the_runs_that_its_address_names() -> None:
             ("status=burning", [{"limit": rows}, newest_parked]),
             ("cursor=7", [{"limit": rows, "cursor": ["7"]}]),
             ("status=open", [{"limit": rows, "open": ["true"]}]),
+            ("status=paused", [{"limit": rows, "paused": ["true"]}]),
             ("status=overdue", [{"limit": rows, "overdue": ["true"]}]),
             ("status=parked&cursor=7", [{"limit": rows, "parked": ["true"], "cursor": ["7"]}]),
             ("status=timed_out&type=album", [{"limit": rows, "status": ["timed_out"], "type": ["album"]}]),
@@ -132,12 +134,15 @@ def test_the_list_asks_for_the_runs_that_its_address_names() -> None:
 def test_a_run_has_the_buttons_of_its_state_for_those_who_operate_its_type() -> None:
     async def test() -> None:
         parking = ParkingInfo("mismatch", "the code differs", [], [], 0, [])
+        pause = PauseInfo("the bank is down", "ada", None, 2)
         answers: dict[str, Any] = {"/history": {"items": [], "next": None}}
         for given, functions, buttons in (
-            ({}, [], ["signal", "cancel", "terminate"]),
-            ({"parked": parking}, [], ["unpark", "signal", "cancel", "terminate"]),
+            ({}, [], ["signal", "pause", "cancel", "terminate"]),
+            ({"paused": pause, "paused_at": AT}, [], ["signal", "resume", "pause", "cancel", "terminate"]),
+            ({"started_at": None}, [], ["signal", "cancel", "terminate"]),
+            ({"parked": parking}, [], ["unpark", "signal", "pause", "cancel", "terminate"]),
             ({"status": "completed", "closed_at": AT}, [], []),
-            ({"parked": parking}, ["alb*"], ["unpark", "signal", "cancel", "terminate"]),
+            ({"parked": parking}, ["alb*"], ["unpark", "signal", "pause", "cancel", "terminate"]),
             ({"parked": parking}, ["order"], []),
         ):
             shown = RunDetails(**{**DETAILS, **given})
@@ -147,6 +152,8 @@ def test_a_run_has_the_buttons_of_its_state_for_those_who_operate_its_type() -> 
             )
             forms = [one.attributes["data-action"] for one in page.main.all("details", class_="action")]
             assert forms == [f"workflows_{one}" for one in buttons]
+            state = page.main.one("div", id="state").text
+            assert ("Paused by ada" in state and "the bank is down" in state) == ("paused" in given)
 
     run(test())
 

@@ -64,7 +64,14 @@ def test_requests_to_runs_have_their_roles() -> None:
             for name in ("value",):
                 signal = await client.send("POST", f"{WORKFLOWS}/order-17/signal", {"name": "go", name: [1]})
                 assert (signal.status, fake.received[-1].input) == (202, b"[1]")
-            for verb, status in (("cancel", 202), ("terminate", 200), ("move", 200), ("unpark", 200)):
+            for verb, status in (
+                ("cancel", 202),
+                ("terminate", 200),
+                ("move", 200),
+                ("pause", 200),
+                ("resume", 200),
+                ("unpark", 200),
+            ):
                 given = {"version": "1"} if verb == "move" else {}
                 path = f"{WORKFLOWS}/order-17/{verb}"
                 assert (await client.send("POST", path, given, token="viewer")).status == 403

@@ -13,6 +13,8 @@ from mainspring.access.caller import Permission
 from mainspring.api.versions import PARKED, RUNS, version_of
 from mainspring.api.workflows import (
     CancelRun,
+    PauseRun,
+    ResumeRun,
     RunDetails,
     RunInfo,
     SignalRun,
@@ -48,6 +50,7 @@ STATUSES: Final = (
     "open",
     "overdue",
     "parked",
+    "paused",
     "failed",
     "timed_out",
     "completed",
@@ -96,6 +99,21 @@ TERMINATE: Final = act(
     fields=("reason", declared(TerminateRun, "children", choices=CHILDREN, hint="")),
     warning="The run ends at once. Its code gets no chance to undo anything.",
 )
+PAUSE: Final = act(
+    PauseRun,
+    label="Pause",
+    done="The run is paused.",
+    needs="workflows",
+    fields=("reason", "until"),
+)
+RESUME: Final = act(
+    ResumeRun,
+    label="Resume",
+    done="The run goes on.",
+    outcomes={"True": "The run was not paused any more."},
+    outcome_key="repeated",
+    needs="workflows",
+)
 UNPARK: Final = act(
     UnparkRun,
     label="Let the code try again",
@@ -131,7 +149,7 @@ START: Final = act(
     command="workflows start {function}",
     then=_to_run,
 )
-ACTIONS: Final = (SIGNAL, CANCEL, TERMINATE, UNPARK, START)
+ACTIONS: Final = (SIGNAL, PAUSE, RESUME, CANCEL, TERMINATE, UNPARK, START)
 MOST_TYPES: Final = 100
 """Names of workflows that the form suggests."""
 UNRETRIED: Final = frozenset({"failed", "timed_out", "cancelled", "terminated"})
@@ -167,7 +185,7 @@ async def workflows(visit: Visit) -> Response:
     status = visit.field("status")
     status = status if status in STATUSES else ""
     query: dict[str, Any] = {"type": visit.field("type"), "id": visit.field("id"), "limit": ROWS}
-    query |= {status: True} if status in {"open", "overdue", "parked"} else {"status": status}
+    query |= {status: True} if status in {"open", "overdue", "parked", "paused"} else {"status": status}
     is_filtered = bool(status or query["type"] or query["id"])
     cursor = visit.field("cursor")
     listed, parked, types = await asyncio.gather(
@@ -280,7 +298,9 @@ async def workflow(visit: Visit) -> Response:
     given = payload_of(begin, "input")
     signal = SIGNAL if not shown.receives else SIGNAL.suggesting("name", shown.receives, "the code waits for it")
     another = replace(START, label="Start another run")
-    fitting = [*([UNPARK] if shown.parked else []), *([signal, CANCEL, TERMINATE] if is_open else [another])]
+    begun = shown.started_at is not None
+    pausing = [*([RESUME] if shown.paused else []), *([PAUSE] if begun else [])]
+    fitting = [*([UNPARK] if shown.parked else []), *([signal, *pausing, CANCEL, TERMINATE] if is_open else [another])]
     values = {
         SIGNAL.key: {"name": shown.receives[0] if shown.receives else ""},
         START.key: {"function": shown.type, "args": given.text if given and given.is_editable else ""},

@@ -1,0 +1,2 @@
+-- Since when a run is paused (mainspring.workflows.pausing).
+ALTER TABLE runs ADD COLUMN paused_us INTEGER;
