@@ -103,6 +103,16 @@ async def long_and_wide(steps: int, rounds: int) -> None:
 
 
 @app.workflow
+async def totals(inputs: list[int]) -> int:
+    """Take a step for each input, in groups of ten, and one for the total of each group."""
+    total = 0
+    for first in range(0, len(inputs), 10):
+        group = sum([await echo.step(number) for number in inputs[first : first + 10]])
+        total += await echo.step(group)
+    return total
+
+
+@app.workflow
 async def sleep_long() -> None:
     await workflow.sleep(timedelta(days=3))
 

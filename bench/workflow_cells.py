@@ -9,7 +9,7 @@ import workflow_peers
 import workflow_scale
 from measure import Cell, Run, Scale, Side
 from workflow_app import LINKS
-from workflow_scenarios import Figure, Runs, Signals, Timers, cold_decision, figures, mapped, sleepers, tool
+from workflow_scenarios import Figure, Runs, Signals, Timers, cold_decision, figures, mapped, rerun, sleepers, tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +34,7 @@ def cells(sqlite: Contestant) -> list[Cell]:
         *_map(sqlite),
         *_signals(sqlite),
         *_long(sqlite),
+        *_rerun(sqlite),
         *_sleepers(sqlite),
         *_timers(sqlite),
         *_tools(sqlite),
@@ -258,6 +259,11 @@ def _long(sqlite: Contestant) -> list[Cell]:
     what = (measure, "growth of that worker's memory")
     scenarios = figures(cold_decision, "seconds", "growth_mb")
     return _figures(sqlite, names, what, bounds, scenarios)
+
+
+def _rerun(sqlite: Contestant) -> list[Cell]:
+    measure = "a rerun of a run of 1,100 steps with one changed input, of which two steps execute"
+    return _figures(sqlite, ("workflow-rerun",), (measure,), (("s", "2 s", 2.0),), figures(rerun, "seconds"))
 
 
 def _map(sqlite: Contestant) -> list[Cell]:

@@ -7,6 +7,7 @@
     python workflow_client.py long STEPS SECONDS
     python workflow_client.py map ITEMS
     python workflow_client.py originals RUNS
+    python workflow_client.py rerun STEPS
     python workflow_client.py starts RUNS
     python workflow_client.py lists CLIENTS SECONDS INTERVAL
 
@@ -14,6 +15,8 @@
 send numbers to the runs in turns; then each run must return how many it has received. `sleepers`: runs that sleep for days.
 `timers`: runs that sleep until times spread over SPREAD seconds, the first after all of them sleep; AWAIT is 1 to await their
 ends. `long`: one run with a long history; prints a line with its handle when it sleeps.
+`rerun`: a run takes a step for each of its inputs, and is rerun with one of them changed; prints the seconds from the request
+to the result, and the steps that the rerun has executed.
 `map`: one run maps an activity over many items. `starts`: runs that sleep for days, whose decisions are not awaited.
 `originals`: runs of each kind that `workflow_fill` copies.
 `lists`: clients read pages of lists with each filter, one after another, each at most every INTERVAL seconds. A list continues
@@ -49,6 +52,7 @@ from workflow_app import (
     refused,
     sleep_long,
     sleep_until,
+    totals,
 )
 
 from mainspring.client.aio import AsyncClient
@@ -189,6 +193,29 @@ async def map_items(count: int) -> dict[str, Any]:
     return {"seconds": seconds, "rate": count / seconds}
 
 
+async def rerun(steps: int) -> dict[str, Any]:
+    inputs = list(range(steps))
+    job = await totals.asubmit(inputs)
+    assert await job.aresult(timeout=TIMEOUT) == sum(inputs)
+    inputs[steps // 2] += 1
+    started_at = time.perf_counter()
+    forked = await totals.get(job.handle).arerun(args=[inputs])
+    assert forked.handle is not None
+    assert await totals.get(forked.handle).aresult(timeout=TIMEOUT) == sum(inputs)
+    seconds = time.perf_counter() - started_at
+    client = AsyncClient(parse_servers(os.environ["MAINSPRING_SERVER"]))
+    names: list[str] = []
+    params: dict[str, Any] = {"key": forked.handle, "limit": 1000, "kinds": ["MarkerRecorded"]}
+    while True:
+        page = await client.call("workflows.history", params)
+        names += [event["markerRecordedEventAttributes"]["markerName"] for event in page["items"]]
+        if page["next"] is None:
+            break
+        params["cursor"] = page["next"]
+    await client.close()
+    return {"seconds": seconds, "executed": names.count("step"), "carried": names.count("carried-step")}
+
+
 async def starts(count: int) -> dict[str, Any]:
     for first in range(0, count, CHUNK):
         await sleep_long.asubmit_many([()] * min(CHUNK, count - first))
@@ -274,6 +301,7 @@ async def main() -> None:
         "timers": timers,
         "long": long_run,
         "map": map_items,
+        "rerun": rerun,
         "starts": starts,
         "originals": originals,
         "lists": lists,

@@ -170,6 +170,14 @@ def cold_decision(server: Server, scale: Scale) -> dict[str, Any]:
     }
 
 
+def rerun(server: Server, scale: Scale) -> dict[str, Any]:
+    """Return the seconds of a rerun of a long run with one changed input. It executes that step and the one of its group."""
+    with worker_processes(server):
+        done = client(server, "rerun", scale.count(1_000, 1_000))
+    assert done["executed"] == 2, done
+    return done
+
+
 def mapped(server: Server, scale: Scale) -> dict[str, Any]:
     """Return the rate of the activities of one map, and the growth of its worker in MB."""
     with worker_processes(server) as workers:

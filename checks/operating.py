@@ -136,6 +136,7 @@ RUN: Final = (
     Method("reset", workflows.ResetRun, own="key"),
     Method("pause", workflows.PauseRun, own="key"),
     Method("resume", workflows.ResumeRun, own="key", says="Resume the run, if it is paused."),
+    Method("rerun", workflows.RerunRun, own="key"),
     Method("unpark", workflows.UnparkRun, own="key", says="Let the code try the run again, if it is parked."),
 )
 JOBS: Final = (
@@ -283,7 +284,7 @@ from msgspec import UNSET, UnsetType
 {chr(10).join(run_time)}
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
     from datetime import date, datetime
     from typing import Unpack
 
@@ -400,6 +401,8 @@ def _text(info: types.Type, imports: set[str]) -> str:
             return f"Literal[{', '.join(repr(one) for one in info.values)}]"
         case types.ListType() | types.VarTupleType():
             return f"Sequence[{_text(info.item_type, imports)}]"
+        case types.DictType():
+            return f"Mapping[str, {_text(info.value_type, imports)}]"
         case types.RawType() | types.AnyType():
             return "Any"
         case types.StructType():

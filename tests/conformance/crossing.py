@@ -378,6 +378,7 @@ CASES: dict[type[Request[Any]], Requests] = {
     workflows.ResetRun: _runs(workflows.ResetRun, last=True),
     workflows.PauseRun: _runs(workflows.PauseRun, reason="look"),
     workflows.ResumeRun: _runs(workflows.ResumeRun),
+    workflows.RerunRun: _runs(workflows.RerunRun),
     workflows.UnparkRun: _runs(workflows.UnparkRun),
     workflows.UnparkAllRuns: _named(workflows.UnparkAllRuns),
     workflows.StartRun: _named(workflows.StartRun, function="flow", id="id"),

@@ -110,6 +110,7 @@ RUN_REQUESTS: dict[type[Request[Any]], Request[Any]] = {
     workflows.ResetRun: workflows.ResetRun("H:laptop:3000000000017", last=True),
     workflows.PauseRun: workflows.PauseRun("H:laptop:3000000000017"),
     workflows.ResumeRun: workflows.ResumeRun("H:laptop:3000000000017"),
+    workflows.RerunRun: workflows.RerunRun("H:laptop:3000000000017"),
     workflows.UnparkRun: workflows.UnparkRun("H:laptop:3000000000017"),
 }
 CHECKED_ELSEWHERE = {

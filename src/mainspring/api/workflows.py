@@ -15,7 +15,7 @@ from mainspring.access.caller import Permission
 from mainspring.api.declaration import get, post
 from mainspring.api.jobs import REASON_LIMIT
 from mainspring.api.request import PAGE_LIMIT, Code, Cursor, Limit, Page, Request, RunKey, Touches
-from mainspring.api.submitting import Arguments, PriorityName
+from mainspring.api.submitting import Arguments, PriorityName, has_arguments
 from mainspring.features import Feature
 from mainspring.sizes import Seconds, Text, TextTuple, Time, about, described
 from mainspring.workflows.history import ChildPolicy
@@ -47,9 +47,12 @@ FORK_CALLS = 100
 """Calls in each list of an answer about a fork."""
 CALL_LIMIT = 600
 """Characters of the name of a call: a function, and the number of the call."""
+CALLS_LIMIT = 1000
+"""Calls that one request names."""
 REQUEST_LIMIT = 256
 """Characters in the key of a request."""
 
+CallName = Annotated[str, msgspec.Meta(min_length=1, max_length=CALL_LIMIT)]
 Reason = Annotated[str, msgspec.Meta(max_length=REASON_LIMIT)]
 RequestKey = Annotated[
     Annotated[str, msgspec.Meta(max_length=REQUEST_LIMIT)] | None,
@@ -274,6 +277,8 @@ class ForkedRun(msgspec.Struct):
     """The number of calls whose results the new run has."""
     all_repeated: int = 0
     """The number of calls that execute again."""
+    given: list[str] = msgspec.field(default_factory=list)
+    """Of a rerun: the calls that get a result of the request."""
 
 
 class HistoryPage(Page[dict[str, Any]], kw_only=True):
@@ -501,7 +506,7 @@ class ResetRun(Request[ForkedRun]):
         described("The decision, by the number of its event DecisionTaskCompleted."),
     ] = None
     before: Annotated[
-        Annotated[str, msgspec.Meta(min_length=1, max_length=CALL_LIMIT)] | None,
+        CallName | None,
         described("The decision that made this call, such as charge, or charge#2 for the second one.", label="Before"),
     ] = None
     first: Annotated[bool, described("The first decision: the whole run is repeated.")] = False
@@ -540,6 +545,50 @@ class ResumeRun(Request[ReachedRun]):
     call = "workflows.resume"
     http = post("workflows/{key}/resume", problems=(Code.CONFLICT,))
     key: RunKey
+
+
+class RerunRun(Arguments, Request[ForkedRun]):
+    """Run a workflow again with the results that a run of it has. Calls with the same function and arguments do not execute.
+
+    A new run of the same workflow id begins with today's code. With arguments or results of the request, that needs the
+    permission to submit jobs.
+    """
+
+    permission = Permission.OPERATE
+    requires = Feature.WORKFLOWS
+    touches = Touches.RUN
+    call = "workflows.rerun"
+    http = post(
+        "workflows/{key}/rerun",
+        problems=(Code.CONFLICT, Code.WORKFLOW_NOT_FOUND, Code.TOO_LARGE),
+        example={"from_call": "charge#2", "skip": {"notify": None}, "args": [17], "dry_run": True},
+    )
+    key: RunKey
+    from_call: Annotated[
+        CallName | None,
+        described(
+            "Do not take over the results of this call, and of those after it: charge, or charge#2 for the second one.",
+            "--from",
+            metavar="CALL",
+            label="From",
+        ),
+    ] = None
+    repeat: Annotated[
+        Annotated[tuple[CallName, ...], msgspec.Meta(max_length=CALLS_LIMIT)],
+        described("Do not take over the results of this call; it can be given several times.", metavar="CALL"),
+    ] = ()
+    skip: Annotated[
+        Annotated[dict[CallName, Any], msgspec.Meta(max_length=CALLS_LIMIT)] | None,
+        about("Results for calls that are not to execute, whatever their arguments are."),
+    ] = None
+    version: Annotated[Text, described("The version of the workflow, by default that for new runs.")] = ""
+    drop_signals: Annotated[bool, described("Do not give the new run the signals of the earlier one.")] = False
+    dry_run: Annotated[bool, described("Only show what the new run would have.")] = False
+    reason: Annotated[Reason, described("A text to store in the history.")] = ""
+
+    def needs(self) -> Permission:
+        """Return the permission to submit jobs for a rerun with other arguments or results."""
+        return Permission.DEVELOP if has_arguments(self) or self.skip else self.permission
 
 
 class UnparkRun(Request[ChangedRuns]):

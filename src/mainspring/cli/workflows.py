@@ -14,6 +14,7 @@ from mainspring.api.workflows import (
     CancelRun,
     MoveRun,
     PauseRun,
+    RerunRun,
     ResetRun,
     ResumeRun,
     ShowRun,
@@ -314,13 +315,88 @@ def reset(
     return EXIT_DONE
 
 
+@workflows.command(usage="mainspring workflows rerun KEY [OPTIONS]")
+@takes(RerunRun, "args", "from_call", "repeat", "version", "drop_signals", "dry_run", "reason")
+def rerun(
+    key: Key,
+    /,
+    *,
+    skip: Annotated[
+        tuple[str, ...],
+        plain(
+            "--skip",
+            "Give this call a result, which is JSON; it does not execute, whatever its arguments are.",
+            metavar="CALL=JSON",
+            negative="",
+        ),
+    ] = (),
+    given: Given = NOTHING,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """Run a workflow again with the results that a run of it has: a new run of the same workflow id, with today's code.
+
+    Each call whose function and arguments are those of a call that has succeeded gets its result at once. The others execute:
+    those that have failed, those with other arguments, and new ones. The command first shows on standard error what the new run
+    has, then prints its handle and its key. With --dry-run it only shows it, and changes nothing.
+
+    An open run goes on as the new one, which its clients and its parent wait for. Its activities and children are ended. A closed
+    run stays as it is.
+
+    EXAMPLES
+      mainspring workflows rerun order-17 --dry-run
+      mainspring workflows rerun order-17 --args '[17, ["cat"]]'
+      mainspring workflows rerun order-17 --from charge#2 --skip 'notify=null'
+
+    EXIT CODES
+      0 begun, 1 there is no such call, or the workflow id has another open run, 2 wrong usage, 3 no server,
+      4 no such run or version
+    """
+    payload = checked_json(given.pop("payload", UNSET))
+    client = server.client()
+    request = RerunRun(key, payload=payload, skip=_results(skip), **given)
+    planned = call(client, replace(request, dry_run=True))
+    if not request.dry_run:
+        print(_forked_text(planned), file=sys.stderr, flush=True)
+        return print_answer(client, replace(request, key=planned["source"]), _print_forked, json=json)
+    if json:
+        print_json(planned)
+    else:
+        print(_forked_text(planned), flush=True)
+    return EXIT_DONE
+
+
+def _results(given: tuple[str, ...]) -> dict[str, Any]:
+    """Return the results of calls, each of which is given as ``CALL=JSON``. Raises UsageError."""
+    results: dict[str, Any] = {}
+    for text in given:
+        name, sign, result = text.partition("=")
+        if not sign or not name:
+            raise UsageError(
+                f"--skip {text!r}: write the call and its result as CALL=JSON, such as 'charge#2=\"paid\"'"
+            )
+        checked_json(result.encode())
+        results[name] = msgspec.json.decode(result)
+    return results
+
+
 def _forked_text(forked: dict[str, Any]) -> str:
     """Return what a fork has, in lines."""
     results = _calls(forked["results"][::-1], forked["all_results"])
+    repeated = _calls(forked["repeated"], forked["all_repeated"])
+    if not forked["event"]:
+        lines = [
+            f"{printable(forked['source'])}: runs again with its results",
+            f"takes over the results of {results}",
+            f"executes, if the code calls it: {repeated}, and calls with other arguments",
+            f"gets a given result: {_calls(forked['given'], len(forked['given']))}",
+            f"repeats {forked['signals']} signals and drops {forked['dropped_signals']}",
+        ]
+        return "\n".join(lines)
     lines = [
         f"{printable(forked['source'])}: the decision of event {forked['event']} is made anew",
         f"keeps {forked['kept']} events and drops {forked['dropped']}; keeps the results of {results}",
-        f"executes again, if the code calls it: {_calls(forked['repeated'], forked['all_repeated'])}",
+        f"executes again, if the code calls it: {repeated}",
         f"repeats {forked['signals']} later signals and drops {forked['dropped_signals']}",
     ]
     return "\n".join(lines)

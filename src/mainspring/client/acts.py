@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 from mainspring.client.connections import OfJob, OfRun
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from mainspring.api.jobs import Attempt, DeletedJob, JobInfo, KeptArguments
@@ -204,6 +204,64 @@ class RunActs(OfRun):
     async def aresume(self) -> ReachedRun:
         """As ``resume``."""
         return await self._aask_of_key("workflows.resume", {})
+
+    def rerun(
+        self,
+        *,
+        from_call: str | None = None,
+        repeat: Sequence[str] = (),
+        skip: Mapping[str, Any] | None = None,
+        version: str = "",
+        drop_signals: bool = False,
+        dry_run: bool = False,
+        reason: str = "",
+        args: Any | UnsetType = UNSET,
+    ) -> ForkedRun:
+        """Run a workflow again with the results that a run of it has. Calls with the same function and arguments do not execute.
+
+        A new run of the same workflow id begins with today's code. With arguments or results of the request, that needs the
+        permission to submit jobs.
+        """
+        return self._ask_of_key(
+            "workflows.rerun",
+            {
+                "from_call": from_call,
+                "repeat": repeat,
+                "skip": skip,
+                "version": version,
+                "drop_signals": drop_signals,
+                "dry_run": dry_run,
+                "reason": reason,
+                "args": args,
+            },
+        )
+
+    async def arerun(
+        self,
+        *,
+        from_call: str | None = None,
+        repeat: Sequence[str] = (),
+        skip: Mapping[str, Any] | None = None,
+        version: str = "",
+        drop_signals: bool = False,
+        dry_run: bool = False,
+        reason: str = "",
+        args: Any | UnsetType = UNSET,
+    ) -> ForkedRun:
+        """As ``rerun``."""
+        return await self._aask_of_key(
+            "workflows.rerun",
+            {
+                "from_call": from_call,
+                "repeat": repeat,
+                "skip": skip,
+                "version": version,
+                "drop_signals": drop_signals,
+                "dry_run": dry_run,
+                "reason": reason,
+                "args": args,
+            },
+        )
 
     def unpark(self) -> ChangedRuns:
         """Let the code try the run again, if it is parked."""

@@ -95,6 +95,8 @@ def _value(name: str, value: Any, *, is_number: bool) -> Any:
         return value.wire()
     if isinstance(value, Rate):
         return msgspec.to_builtins(value.spec())
+    if isinstance(value, dict):
+        return msgspec.json.decode(encode_json(value, name))
     if isinstance(value, str) or not hasattr(value, "__iter__"):
         return _text(value)
     return [_text(one) for one in value]

@@ -170,6 +170,7 @@ def test_runs_of_other_workflows_are_left_out_and_forbidden() -> None:
                 workflows.MoveRun("order-17", "1"),
                 workflows.ResetRun("order-17", last=True),
                 workflows.ResetRun("order-17", last=True, dry_run=True),
+                workflows.RerunRun("order-17"),
                 workflows.UnparkRun("order-17"),
                 workflows.UnparkAllRuns(),
                 workflows.StartRun(function="order"),

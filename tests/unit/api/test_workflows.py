@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 
+from mainspring.access.caller import Permission
 from mainspring.api import functions, jobs, submitting, workflows
 from mainspring.api.handlers.registry import Api
 from mainspring.api.handlers.workflows import VersionCalls
@@ -18,6 +19,7 @@ from mainspring.api.request import ApiError, Code
 from mainspring.features import Feature
 from mainspring.jobs.model import State
 from mainspring.jobs.store import Found
+from mainspring.workflows.carrying import Choice
 from mainspring.workflows.forking import Change, ForkPlan, Point
 from mainspring.workflows.history import ChildPolicy
 from mainspring.workflows.model import Key, Status
@@ -181,6 +183,46 @@ def test_a_reset_is_refused_with_the_reason() -> None:
             assert len(fake.received) == before
 
     run(test())
+
+
+def test_a_rerun_has_the_choices_of_the_request() -> None:
+    async def test() -> None:
+        async with with_runs(a_run()) as (node, fake):
+            plan = ForkPlan(0, 0, ("charge#1",), ("ship#1",), ("notify",), 2)
+            fake.forked = Forked("planned", ROOT, ROOT, plan=plan)
+            planned = await node.api.call(workflows.RerunRun("order-17", dry_run=True))
+            assert fake.received[-1] == (Key(workflow_id="order-17"), Change(), True)
+            assert (planned.event, planned.results, planned.repeated) == (0, ["charge#1"], ["ship#1"])
+            assert (planned.given, planned.signals, planned.handle) == (["notify"], 2, None)
+            fake.forked = Forked("forked", ROOT, ROOT, ROOT + 5, ROOT, plan)
+            request = workflows.RerunRun(
+                "order-17",
+                args=msgspec.Raw(b"[18]"),
+                from_call="ship#2",
+                repeat=("charge",),
+                skip={"notify": {"by": [1]}},
+                version="2",
+                drop_signals=True,
+                reason="why",
+            )
+            forked = await node.api.call(request)
+            choice = Choice("ship#2", ("charge",), {"notify": b'{"by":[1]}'})
+            change = Change(None, choice, b"[18]", "2", drop_signals=True, reason="why")
+            assert fake.received[-1] == (Key(workflow_id="order-17"), change, False)
+            assert (forked.handle, forked.run) == (f"H:laptop:{ROOT}", f"H:laptop:{ROOT}@{ROOT + 5}")
+            fake.forked = Forked("unregistered", ROOT, ROOT, versions=("1", "2"))
+            with pytest.raises(ApiError, match="registered: 1, 2") as raised:
+                await node.api.call(request)
+            assert raised.value.problem.code is Code.WORKFLOW_NOT_FOUND
+
+    run(test())
+
+
+def test_a_rerun_with_other_arguments_or_results_needs_the_permission_to_submit_jobs() -> None:
+    assert workflows.RerunRun("a", from_call="charge", repeat=("ship",)).needs() is Permission.OPERATE
+    assert workflows.RerunRun("a", args=msgspec.Raw(b"1")).needs() is Permission.DEVELOP
+    assert workflows.RerunRun("a", payload=b"1").needs() is Permission.DEVELOP
+    assert workflows.RerunRun("a", skip={"ship": None}).needs() is Permission.DEVELOP
 
 
 def test_a_run_is_moved_to_another_version() -> None:

@@ -444,6 +444,36 @@ def test_a_paused_run_is_shown_with_its_reason(server: Server, capsys: pytest.Ca
     assert shown in capsys.readouterr().out
 
 
+RERUN = {**FORKED, "results": ["reserve#1"], "event": 0, "kept": 0, "dropped": 0, "given": ["notify"], "all_results": 1}
+RERUN_TEXT = (
+    f"{RERUN['source']}: runs again with its results\n"
+    "takes over the results of reserve#1\n"
+    "executes, if the code calls it: charge#1, and calls with other arguments\n"
+    "gets a given result: notify\n"
+    f"repeats {RERUN['signals']} signals and drops {RERUN['dropped_signals']}\n"
+)
+
+
+def test_a_rerun_shows_what_it_takes_over_and_does_it(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.answers["workflows.rerun"] = [RERUN, RERUN]
+    options = ["--from", "ship#2", "--repeat", "charge", "--skip", 'notify={"by": 1}', "--skip", "log=null"]
+    assert main(["workflows", "rerun", "order-17", "--args", "[18]", *options]) == 0
+    assert capsys.readouterr() == (f"{HANDLE}\t{RERUN['run']}\n", RERUN_TEXT)
+    asked, done = server.calls
+    choices = {"from_call": "ship#2", "repeat": ["charge"], "skip": {"notify": {"by": 1}, "log": None}}
+    assert asked == ("workflows.rerun", {"payload": "WzE4XQ==", "key": "order-17", **choices, "dry_run": True})
+    assert done == ("workflows.rerun", {"payload": "WzE4XQ==", "key": RERUN["source"], **choices})
+
+
+@pytest.mark.parametrize("text", ["notify", "=1", "notify=no"])
+def test_a_given_result_that_is_no_json_of_a_call_is_refused(
+    server: Server, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    assert main(["workflows", "rerun", "a", "--skip", text]) == 2
+    assert "JSON" in capsys.readouterr().err
+    assert server.calls == []
+
+
 def test_versions_are_listed_with_the_ones_that_nothing_needs(
     server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:

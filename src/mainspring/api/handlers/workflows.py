@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
 from msgspec import UNSET
 
 from mainspring.api.handlers.functions import end_of_pause
@@ -23,7 +24,7 @@ from mainspring.api.handlers.runs import (
     unread,
 )
 from mainspring.api.request import ApiError, Code, Page
-from mainspring.api.submitting import JobOptions, bytes_of, checked_levels, size_problem
+from mainspring.api.submitting import JobOptions, bytes_of, checked_levels, has_arguments, size_problem
 from mainspring.api.workflows import (
     CHILD_POLICIES,
     FORK_CALLS,
@@ -39,6 +40,7 @@ from mainspring.api.workflows import (
     ReachedRun,
     RemovedVersion,
     RemoveVersion,
+    RerunRun,
     ResetRun,
     ResumeRun,
     SignalRun,
@@ -51,6 +53,7 @@ from mainspring.api.workflows import (
 )
 from mainspring.quantities import format_duration
 from mainspring.workflows import requests
+from mainspring.workflows.carrying import Choice
 from mainspring.workflows.forking import Change, ForkPlan, Point
 from mainspring.workflows.store import ShownRun
 from mainspring.workflows.store import Start as NewRun
@@ -143,6 +146,7 @@ class WorkflowCalls:
             ResetRun: self._reset,
             PauseRun: self._pause,
             ResumeRun: self._resume,
+            RerunRun: self._rerun,
             UnparkRun: self._unpark,
             UnparkAllRuns: self._unpark_all,
         }
@@ -309,6 +313,25 @@ class WorkflowCalls:
         forked = await self._workflows.requests.fork(key, change, act, dry_run=request.dry_run)
         return await self._forked(request.namespace, request.key, forked)
 
+    async def _rerun(self, request: RerunRun, call: Call) -> ForkedRun:
+        payload = bytes_of(request) if has_arguments(request) else None
+        skip = {name: checked_levels(msgspec.json.encode(result)) for name, result in (request.skip or {}).items()}
+        for data in (payload or b"", *skip.values()):
+            if (problem := size_problem(data, self._limits.largest)) is not None:
+                raise ApiError(problem.code, problem.message)
+        change = Change(
+            None,
+            Choice(request.from_call or "", request.repeat, skip),
+            payload,
+            request.version,
+            request.drop_signals,
+            request.reason,
+        )
+        key = self._runs.key(request.namespace, request.key)
+        act = call.act(request.reason)
+        forked = await self._workflows.requests.fork(key, change, act, dry_run=request.dry_run)
+        return await self._forked(request.namespace, request.key, forked)
+
     async def _forked(self, namespace: str, key: str, forked: Forked) -> ForkedRun:
         match forked.verdict:
             case "unknown":
@@ -328,6 +351,12 @@ class WorkflowCalls:
                 )
             case "refused":
                 raise ApiError(Code.CONFLICT, f"{key}: {forked.fault}")
+            case "unregistered":
+                listed = ", ".join(forked.versions) or "none"
+                raise ApiError(
+                    Code.WORKFLOW_NOT_FOUND,
+                    f"no worker has registered the version of the workflow for the new run; registered: {listed}",
+                )
         plan = forked.plan or ForkPlan()
         handle = run = None
         if forked.run:
@@ -346,6 +375,7 @@ class WorkflowCalls:
             plan.dropped_signals,
             len(plan.carried),
             len(plan.repeated),
+            list(plan.given),
         )
 
     async def _unpark(self, request: UnparkRun, call: Call) -> ChangedRuns:
