@@ -240,6 +240,8 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True):
     """The store has listed its session, and lists it no longer. Readers set it."""
     pauses: bool = False
     """Whether the node knows paused runs. False: an older version wrote the row, and would go on with them."""
+    payloads: bool = False
+    """Whether the node reads payloads that are kept apart from events. False: an older version wrote the row."""
 
 
 def running_by_function(rows: Iterable[NodeRow]) -> dict[bytes, int]:

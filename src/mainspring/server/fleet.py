@@ -244,6 +244,7 @@ def node_row(settings: ServerSettings, service: JobService, counter: int, *, add
         version=version(),
         runs=True,
         pauses=True,
+        payloads=True,
     )
 
 

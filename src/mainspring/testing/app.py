@@ -54,6 +54,7 @@ from mainspring.worker.workflows.replay_checks import CHECKED_EVENTS, ReplayChec
 from mainspring.workflows.history import decode_events
 from mainspring.workflows.history_json import HistoryFile
 from mainspring.workflows.model import YEAR
+from mainspring.workflows.payloads import joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -334,7 +335,8 @@ class InMemory:
     def _history_file(self, row: RunRow) -> HistoryFile:
         """Return the history of a run as a file has it."""
         _, blocks = self._tables().histories[row.id]
-        events = [event for block in list(blocks) for event in decode_events(block)]
+        stored = [event for block in list(blocks) for event in decode_events(block)]
+        events = joined(stored, self._tables().payloads.get(row.id, {}))
         return HistoryFile(row.workflow_id, row.type, row.version, events, redacted=False)
 
     def _tables(self) -> Tables:

@@ -30,7 +30,8 @@ from mainspring.workflows.history import encode_events
 from mainspring.workflows.model import State, Status, decision_function, depth_of, due_us, encode_state
 from mainspring.workflows.observers import Changed, ended_root
 from mainspring.workflows.pausing import HELD_US, hands_out, note_held
-from mainspring.workflows.reading import Run, Unread, events_from, folded, load
+from mainspring.workflows.payloads import may_split, split
+from mainspring.workflows.reading import Run, Unread, events_from, folded, load, whole
 from mainspring.workflows.run_events import TYPES, events_of
 from mainspring.workflows.run_holds import asks_of
 from mainspring.workflows.tables import Block, Guarded, Snapshot, Writes
@@ -553,16 +554,27 @@ class RunChanges:
             if seen >= found.guard:
                 return ()
             events = await events_from(self.tables, run.row.id, seen + 1)
-            assert not isinstance(events, str), f"{run.row.id}: {events}"
-            return events
-        return [event for event in run.tail if event.id > seen]
+        else:
+            events = await self._tail_after(run, seen)
+        assert not isinstance(events, str), f"{run.row.id}: {events}"
+        return events
+
+    async def _tail_after(self, run: Run, seen: int) -> list[Event] | str:
+        """Return the last events of a run, which are in memory, with all of their payloads; or why these cannot be read."""
+        events = [event for event in run.tail if event.id > seen]
+        return await whole(self.tables, run.row.id, events) if run.apart > seen else events
 
     async def lacks(self, found: RunDraft, seen: int) -> str:
         """Return why this node cannot read the events after a number; empty if it can."""
         run = found.run
-        if seen >= found.guard or (run.tail and run.tail[0].id <= seen + 1):
+        if seen >= found.guard:
             return ""
-        events = await events_from(self.tables, run.row.id, seen + 1)
+        if not run.tail or run.tail[0].id > seen + 1:
+            events = await events_from(self.tables, run.row.id, seen + 1)
+        elif run.apart > seen:
+            events = await self._tail_after(run, seen)
+        else:
+            return ""
         if isinstance(events, str):
             self.set_aside(Unread(run.row, events))
             return events
@@ -615,21 +627,29 @@ class RunChanges:
         self._links = {}
 
     async def _write(self, changed: Sequence[RunDraft]) -> None:
-        writes = Writes([], [], [], [], [], [])
+        writes = Writes([], [], [], [], [], [], [])
         for found in changed:
             run, events = found.run, found.events
             row = run.row
             due_before, row.due_us = row.due_us, due_us(run.state, row.parking)
             if events:
                 size, most = 0, BLOCK_EVENTS if found.fresh else len(events)
+                kept: list[Event] = []
                 for first in range(0, len(events), most):
                     part = events[first : first + most]
                     block = encode_events(part)
+                    if may_split(block):
+                        stubbed, apart = split(row.id, part)
+                        if apart and await self.tables.admits_payloads():
+                            part, block = stubbed, encode_events(stubbed)
+                            writes.payloads.extend(apart)
+                            run.apart = apart[-1].event
                     writes.blocks.append(Block(row.id, part[0].id, block))
                     size += len(block)
+                    kept += part
                 row.events = run.state.last
                 row.history_bytes += size
-                run.append(events, size)
+                run.append(kept, size)
                 self._snapshot(run, writes)
             if found.fresh:
                 writes.new.append(row)

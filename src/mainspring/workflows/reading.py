@@ -25,6 +25,7 @@ from mainspring.storage.reads import REMEDY
 from mainspring.workflows.draft import fold
 from mainspring.workflows.history import Event, decode_events
 from mainspring.workflows.model import State, Status, decode_state
+from mainspring.workflows.payloads import STUB, joined, stub_of, stubs_in
 from mainspring.workflows.requests import Reached
 from mainspring.workflows.store import ShownRun, Unbegun
 from mainspring.workflows.tables import EarlySignals
@@ -111,7 +112,7 @@ class Tail(NamedTuple):
 class Run:
     """A run in memory: the row, the state, and the events after the ones that its decider was given last."""
 
-    __slots__ = ("row", "snapshot_bytes", "snapshotted", "state", "tail", "tail_bytes", "task")
+    __slots__ = ("apart", "row", "snapshot_bytes", "snapshotted", "state", "tail", "tail_bytes", "task")
 
     def __init__(self, row: RunRow, state: State) -> None:
         self.row = row
@@ -119,6 +120,8 @@ class Run:
         self.tail: list[Event] = []
         """Events in order, up to the last one."""
         self.tail_bytes = 0
+        self.apart = 0
+        """The last event whose payload is kept apart, among those in ``tail``; 0 if there is none, or it was trimmed."""
         self.task = state.scheduled
         """The event of the decision task that has the job ``row.decision``."""
         self.snapshotted = 0
@@ -261,6 +264,8 @@ def folded(row: RunRow, state: State, blocks: Sequence[bytes]) -> Run | Unread:
     if run.state.last != row.events:
         return Unread(row, f"its history ends with event {run.state.last}, and has to have {row.events}")
     run.append(events, sum(map(len, blocks)))
+    if any(STUB in block for block in blocks):
+        run.apart = max(stubs_in(events), default=0)
     run.trim()
     return run
 
@@ -275,7 +280,22 @@ def decoded(blocks: Iterable[bytes], first: int) -> list[Event] | str:
 
 async def events_from(runs: Runs, run: int, first: int) -> list[Event] | str:
     """Return the stored events of a run from a number on; if this version cannot read them, the reason."""
-    return decoded(await runs.blocks(run, first), first)
+    blocks = await runs.blocks(run, first)
+    events = decoded(blocks, first)
+    if isinstance(events, str) or not any(STUB in block for block in blocks):
+        return events
+    return await whole(runs, run, events)
+
+
+async def whole(runs: Runs, run: int, events: list[Event]) -> list[Event] | str:
+    """Return events of a run with the payloads that are kept apart; if one is missing or damaged, the reason."""
+    stubs = stubs_in(events)
+    if not stubs:
+        return events
+    try:
+        return joined(events, await runs.payloads(run, stubs.keys()))
+    except StoreError as error:
+        return str(error)
 
 
 async def run_of(runs: Runs, key: Key) -> int:
@@ -330,13 +350,29 @@ async def read_history(runs: Runs, query: ReadHistory, meter: Meter) -> Page[Eve
         size += sum(map(len, blocks))
         step = max(1, step * (PAGE_BYTES - size) // max(size, 1))
         found = decoded(blocks, after + 1)
+        last = found[-1].id if found and not isinstance(found, str) else after
+        if not isinstance(found, str) and any(STUB in block for block in blocks):
+            found, more = _first_whole(found, PAGE_BYTES - size)
+            size += more
+            found = found if query.apart else await whole(runs, query.run, found)
         if isinstance(found, str):
             raise StoreError(f"the run {query.run} is set aside: {found}; {REMEDY}")
         events += found[: query.limit - len(events)]
-        if is_last and (not found or events[-1].id == found[-1].id):
+        if is_last and (not found or events[-1].id == last):
             return Page(events)
         after = events[-1].id
     return Page(events, after)
+
+
+def _first_whole(events: list[Event], most: int) -> tuple[list[Event], int]:
+    """Return the first events whose payloads that are kept apart fill a page, one at least, and the bytes of these."""
+    total = 0
+    for number, event in enumerate(events, 1):
+        stub = stub_of(event)
+        total += 0 if stub is None else stub.size
+        if total >= most:
+            return events[:number], total
+    return events, total
 
 
 RUNS_AT_ONCE: Final = 25
@@ -472,7 +508,12 @@ async def read_latest(runs: Runs, query: ReadLatest, meter: Meter) -> dict[int, 
             break
         blocks = await runs.blocks(run, first, MOST_BLOCKS + 1)
         if len(blocks) <= MOST_BLOCKS:
-            found[run] = decoded(blocks, first)
+            events = decoded(blocks, first)
+            if not isinstance(events, str) and any(STUB in block for block in blocks):
+                if len(_first_whole(events, PAGE_BYTES)[0]) < len(events):
+                    continue  # too many bytes for one message: the worker asks for pages
+                events = await whole(runs, run, events)
+            found[run] = events
     return found
 
 

@@ -610,6 +610,8 @@ class ReadHistory(PageQuery["Event"], frozen=True, kw_only=True):
 
     run: int
     namespace: str = "default"
+    apart: bool = False
+    """Whether to leave the payloads apart that are kept so: then their events have stubs (`workflows.payloads`)."""
 
 
 class CountParked(Query["dict[tuple[str, str, str], int]"], frozen=True):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mainspring.streams.model import StreamTables
     from mainspring.values.model import ValueTables
     from mainspring.workflows.model import Definition
+    from mainspring.workflows.payloads import Apart
     from mainspring.workflows.places import Candidate, StoredBucket
     from mainspring.workflows.requests import Signal
     from mainspring.workflows.store import RunRow
@@ -72,6 +73,8 @@ class Writes(NamedTuple):
     blocks: list[Block]
     snapshots: list[tuple[int, Snapshot]]
     """New snapshots of runs, which replace earlier ones."""
+    payloads: list[Apart]
+    """Payloads that are kept apart from the events in ``blocks``."""
 
 
 class EarlySignals(NamedTuple):
@@ -109,6 +112,9 @@ class Runs(Protocol):
 
     async def histories(self, runs: Collection[int]) -> dict[int, list[bytes]]:
         """Return all blocks of some histories, in order, by their runs."""
+
+    async def payloads(self, run: int, events: Collection[int]) -> Mapping[int, bytes]:
+        """Return the payloads of a run that are kept apart from some events, by their numbers."""
 
     async def job_options(self, jobs: Collection[int]) -> Mapping[int, Options]:
         """Return the options of those of these jobs that have any, by their ids."""
@@ -183,6 +189,9 @@ class RunTables(Runs, RunTransaction, Protocol):
 
         After the commit ``JobLifecycle.rescheduled`` has to be called with the outcomes.
         """
+
+    async def admits_payloads(self) -> bool:
+        """Return whether all nodes of the store can read payloads apart; if so, let no others share it from now on."""
 
     async def save_definitions(self, definitions: Iterable[Definition]) -> None:
         """Store definitions, in place of earlier ones of the same version."""
@@ -263,7 +272,7 @@ class RunTables(Runs, RunTransaction, Protocol):
         """Return runs that were closed before a time, the oldest first."""
 
     async def forget(self, runs: Collection[int]) -> None:
-        """Delete runs with their histories and snapshots."""
+        """Delete runs with their histories, payloads and snapshots."""
 
 
 class SerialRuns:
@@ -292,6 +301,10 @@ class SerialRuns:
         return True
 
     async def admits_pauses(self) -> bool:
+        """Return True: no other node shares the store."""
+        return True
+
+    async def admits_payloads(self) -> bool:
         """Return True: no other node shares the store."""
         return True
 

@@ -255,6 +255,11 @@ GOLDEN: dict[str, list[Column]] = {
         ("term", "INTEGER", 1, None, 5),
         ("bucket", "BLOB", 1, None, 0),
     ],
+    "payloads": [
+        ("run", "INTEGER", 1, None, 1),
+        ("event", "INTEGER", 1, None, 2),
+        ("data", "BLOB", 1, None, 0),
+    ],
     "job_values": [
         ("job", "INTEGER", 1, None, 1),
         ("name", "TEXT", 1, None, 2),

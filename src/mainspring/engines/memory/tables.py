@@ -222,6 +222,8 @@ class Tables:
         self.histories: dict[int, tuple[list[int], list[bytes]]] = {}
         """The blocks of runs: the numbers of their first events, and their events."""
         self.snapshots: dict[int, Snapshot] = {}
+        self.payloads: dict[int, dict[int, bytes]] = {}
+        """Those that are kept apart from events, by run and event."""
         self.workflow_ids: dict[tuple[str, str], set[int]] = {}
         """Runs by namespace and workflow id."""
         self.run_links: dict[int, list[int]] = {}

@@ -77,6 +77,10 @@ class MemoryRunReads:
     async def histories(self, runs: Collection[int]) -> dict[int, list[bytes]]:
         return {run: await self.blocks(run, 1) for run in runs}
 
+    async def payloads(self, run: int, events: Collection[int]) -> dict[int, bytes]:
+        found = self._tables.payloads.get(run, {})
+        return {event: found[event] for event in events if event in found}
+
     async def job_options(self, jobs: Collection[int]) -> dict[int, Options]:
         found = ((job_id, self._tables.jobs.get(job_id)) for job_id in jobs)
         return {job_id: job.options for job_id, job in found if job is not None and job.options is not None}
@@ -141,6 +145,8 @@ class MemoryRuns(SerialRuns, MemoryRunReads, MemoryGround):
             blocks.append(block.events)
         for run, snapshot in writes.snapshots:
             tables.snapshots[run] = snapshot
+        for one in writes.payloads:
+            tables.payloads.setdefault(one.run, {})[one.event] = one.data
 
     def _change(self, change: Guarded) -> None:
         before = self._tables.workflows[change.row.id]
@@ -286,6 +292,7 @@ class MemoryRuns(SerialRuns, MemoryRunReads, MemoryGround):
             tables.closed_runs.remove((row.closed_us, run))
             tables.histories.pop(run, None)
             tables.snapshots.pop(run, None)
+            tables.payloads.pop(run, None)
             of_id = tables.workflow_ids[row.namespace, row.workflow_id]
             of_id.discard(run)
             if row.id != row.root:

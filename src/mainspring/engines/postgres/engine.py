@@ -209,7 +209,7 @@ class PostgresEngine:
             await self._cluster.join(node, term)
 
     async def _begin(self, connection: Connection[Record], node: NodeId) -> int:
-        row = NodeRow(term=0, name=node, counter=0, mail=True, runs=True, pauses=True)
+        row = NodeRow(term=0, name=node, counter=0, mail=True, runs=True, pauses=True, payloads=True)
         sql = Statements(connection)
         async with connection.transaction():
             term: int = await connection.fetchval(_SQL["begin_term"], node, control_connection.encode_row(row))

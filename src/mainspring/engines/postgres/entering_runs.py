@@ -124,6 +124,8 @@ class EnteredStore:
             await connection.copy_records_to_table(table, records=rows, columns=columns)
         await connection.execute(SQL["need_version"])  # nodes that know no runs are refused from now on
         await connection.execute(_SQL["need_version_of_pauses"])  # and those that would go on with paused ones
+        if await connection.fetchval(_SQL["has_payloads"]):
+            await connection.execute(SQL["need_payloads"])
         await connection.execute(_SQL["note_entered"], move)
 
     async def _write_jobs(self, runs: LeavingRuns) -> None:

@@ -15,6 +15,9 @@ SELECT EXISTS (SELECT FROM terms WHERE term > 0);
 -- name: entered
 SELECT value FROM secrets WHERE name = 'entered_runs';
 
+-- name: has_payloads
+SELECT EXISTS (SELECT FROM payloads);
+
 -- name: note_entered
 INSERT INTO secrets (name, value) VALUES ('entered_runs', $1);
 

@@ -237,6 +237,17 @@ class PostgresRuns(RunWrites, PostgresGround):
     async def reschedule(self, changes: Sequence[Reschedule]) -> list[Rescheduled]:
         return await changing.reschedule(self._tx, changes)
 
+    async def admits_payloads(self) -> bool:
+        first = self._sql.first
+        if await first("needs_payloads") is not None:
+            return True
+        if await first("lock_payloads") is None:
+            return True
+        if await first("node_without_payloads") is not None:
+            return False
+        await self._sql.execute("need_payloads")
+        return True
+
     # ---- reads ----
 
     async def look_up(self, names: Collection[tuple[str, str]]) -> None:

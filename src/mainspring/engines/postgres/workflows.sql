@@ -85,6 +85,19 @@ SELECT FROM nodes WHERE about ->> 'pauses' IS DISTINCT FROM 'true' LIMIT 1;
 -- name: need_pausing_version
 UPDATE migrations SET compatible_from = 41 WHERE number = 41;
 
+-- The same of payloads that are kept apart from events.
+-- name: needs_payloads
+SELECT FROM migrations WHERE number = 42 AND compatible_from = 42;
+
+-- name: lock_payloads
+SELECT FROM migrations WHERE number = 42 AND compatible_from < 42 FOR UPDATE;
+
+-- name: node_without_payloads
+SELECT FROM nodes WHERE about ->> 'payloads' IS DISTINCT FROM 'true' LIMIT 1;
+
+-- name: need_payloads
+UPDATE migrations SET compatible_from = 42 WHERE number = 42;
+
 -- name: has_errand_turn
 SELECT has_turn(-3, 0);
 

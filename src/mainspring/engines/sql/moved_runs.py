@@ -22,6 +22,7 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "history": ("run", "first", "block"),
     "snapshots": ("run", "history_bytes", "state"),
+    "payloads": ("run", "event", "data"),
     "early_signals": ("job", "number", "bytes", "request", "name", "input"),
     "errands": ("errand",),
     "tags": ("namespace", "tag", "job", "created_us"),

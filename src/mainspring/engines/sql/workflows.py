@@ -172,6 +172,10 @@ class RunReads:
             found[run].append(block)
         return found
 
+    async def payloads(self, run: int, events: Collection[int]) -> dict[int, bytes]:
+        found = await self._sql.fetch("payloads", run, self._sql.among(events)) if events else ()
+        return {event: bytes(data) for event, data in found}
+
     async def job_options(self, jobs: Collection[int]) -> dict[int, Options]:
         found = await self._sql.fetch("job_options", self._sql.among(jobs)) if jobs else ()
         return {job_id: read_options(options) for job_id, options in found}
@@ -349,6 +353,8 @@ class RunWrites(RunReads):
             await many("new_run", map(new_row, writes.new))
         if writes.blocks:
             await many("append_block", writes.blocks)
+        if writes.payloads:
+            await many("add_payload", writes.payloads)
         if writes.snapshots:
             await many("save_snapshot", ((run, *snapshot) for run, snapshot in writes.snapshots))
 
@@ -436,7 +442,7 @@ class RunWrites(RunReads):
 
     async def forget(self, runs: Collection[int]) -> None:
         ids = self._sql.among(runs)
-        for statement in ("forget_histories", "forget_snapshots", "forget_runs"):
+        for statement in ("forget_histories", "forget_payloads", "forget_snapshots", "forget_runs"):
             await self._sql.execute(statement, ids)
 
 

@@ -34,6 +34,15 @@ WHERE id {among($1)} AND +{run_is_open} AND (SELECT run FROM snapshots WHERE run
 -- name: whole_histories
 SELECT run, block FROM history WHERE run {among($1)} ORDER BY run, first;
 
+-- name: payloads
+SELECT event, data FROM payloads WHERE run = $1 AND event {among($2)};
+
+-- name: add_payload
+INSERT INTO payloads (run, event, data) {rows(bigint, bigint, bytea)};
+
+-- name: forget_payloads
+DELETE FROM payloads WHERE run {among($1)};
+
 -- name: job_options
 SELECT id, options FROM jobs WHERE id {among($1)} AND options IS NOT NULL;
 

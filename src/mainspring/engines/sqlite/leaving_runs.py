@@ -172,7 +172,7 @@ class LeavingFile:
         with self._writing():
             for statement in ("release_fires", "uncount"):
                 self._cursor.execute(_SQL[statement])
-            for table in ("history", "snapshots", "runs", "early_signals", "errands", "jobs"):
+            for table in ("history", "snapshots", "payloads", "runs", "early_signals", "errands", "jobs"):
                 self._cursor.execute(_SQL[f"delete_{table}"])
             self._unmark()
         self.mark = None

@@ -70,6 +70,9 @@ SELECT run, first, block FROM history WHERE run IN (SELECT id FROM leaving_runs)
 -- name: snapshots
 SELECT run, history_bytes, state FROM snapshots WHERE run IN (SELECT id FROM leaving_runs);
 
+-- name: payloads
+SELECT run, event, data FROM payloads WHERE run IN (SELECT id FROM leaving_runs);
+
 -- name: early_signals
 SELECT job, number, bytes, request, name, input FROM early_signals WHERE job IN (SELECT id FROM leaving_jobs) ORDER BY job, number;
 
@@ -106,6 +109,9 @@ DELETE FROM history WHERE run IN (SELECT id FROM leaving_runs);
 
 -- name: delete_snapshots
 DELETE FROM snapshots WHERE run IN (SELECT id FROM leaving_runs);
+
+-- name: delete_payloads
+DELETE FROM payloads WHERE run IN (SELECT id FROM leaving_runs);
 
 -- name: delete_runs
 DELETE FROM runs WHERE id IN (SELECT id FROM leaving_runs);

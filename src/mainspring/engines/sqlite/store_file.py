@@ -185,7 +185,7 @@ FREE_SPACE_FACTOR = 32
 APPLICATION_ID = 0x4D535052
 """``MSPR`` in the header of a file: it is Mainspring's."""
 
-SCHEMA_VERSION = 33
+SCHEMA_VERSION = 34
 FIRST_SCHEMA = 18
 """The oldest version of the schema that can be opened, in one file."""
 MOVING: Final = 1000

@@ -38,6 +38,7 @@ from mainspring.workflows.messages import (
     within_limits,
 )
 from mainspring.workflows.model import Key, Parked, decision_function
+from mainspring.workflows.payloads import STUB
 from mainspring.workflows.requests import Completion, Decided
 from mainspring.workflows.store import ShownRun
 
@@ -373,7 +374,9 @@ class DecisionSide:
         assert held.job.options is not None
         last = events[-1].id if events else max(held.job.options.ref, first - 1)
         payload = encode_events(events) if events else NO_EVENTS
-        if not events or len(payload) > PAGE_BYTES:
+        if (
+            not events or len(payload) > PAGE_BYTES or STUB in payload
+        ):  # with a stub, the worker asks for the whole event
             payload, first = NO_EVENTS, last + 1
         self._reports.leased[run] = held
         self._cached.sent(run, self.worker, last)
