@@ -2,7 +2,7 @@
 
 A payload of more than `LARGE` bytes is a row of its own. Its event has a stub in its place, with size and digest, so a node that
 reads states, lists and alarms does not read it. Readers of events put it back: workers, pages of histories and reruns get whole
-events. What a node keeps of a run in memory has stubs.
+events. A run in the memory of a node has stubs.
 
 A payload that begins as a stub does is kept apart whatever its size, so nothing else is ever taken for a stub.
 """
@@ -44,7 +44,7 @@ class Apart(NamedTuple):
 
 
 class Stub(NamedTuple):
-    """What an event has in place of its payload."""
+    """The size and digest of a payload, which its event has in place of it."""
 
     size: int
     digest: bytes
