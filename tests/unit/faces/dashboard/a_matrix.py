@@ -136,6 +136,8 @@ class Matrix:
                 return f"/schedules/{name}", {"name": name}
             case "workflows":
                 await call("POST", "workflows", {"function": function, "id": name})
+                if verb == "resume":
+                    await call("POST", f"workflows/{name}/pause", {})
                 return f"/workflows/{name}", {"key": name}
             case "operations":
                 for unique in "ab":
