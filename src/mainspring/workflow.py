@@ -43,6 +43,9 @@ T = TypeVar("T")
 _MOST_TEXT = 256
 """Characters of the text of progress."""
 
+_IN_QUERIES = frozenset({"info", "now", "should_continue"})
+"""Calls that change nothing."""
+
 __all__ = [
     "ContinueAsNew",
     "External",
@@ -441,4 +444,6 @@ def _calls(name: str) -> Calls:
         raise WorkflowUsageError(
             f"workflow.{name} works only inside of a workflow: call it in an @app.workflow function"
         )
+    if calls.state.query and name not in _IN_QUERIES:
+        calls.check_query(f"workflow.{name}")
     return calls

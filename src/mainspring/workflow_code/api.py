@@ -149,6 +149,11 @@ class Calls:
         """The results that calls of this decision get; None: all execute."""
         return self._carried if self.state.semantics >= CARRIED_SINCE else None
 
+    @property
+    def next_command(self) -> int:
+        """The number of the next command."""
+        return self._numbers.last + 1
+
     def next_number(self) -> int:
         """Return the number of a new command."""
         return self._numbers.next()
@@ -159,7 +164,7 @@ class Calls:
 
     def log(self, line: Any, size: int) -> None:
         """Add a line to the log of the run, unless an earlier execution has added it."""
-        if not (self.state.replaying or self.state.evicted):
+        if not (self.state.replaying or self.state.evicted or self.state.query):
             self.state.lines.add(line, size)
 
     def publish(self, name: object, value: Any) -> None:
@@ -523,6 +528,15 @@ class Calls:
     def _check_evicted(self) -> None:
         if self.state.evicted:
             raise Evicted
+        self.check_query("this call")
+
+    def check_query(self, what: str) -> None:
+        """Raise WorkflowUsageError in the handler of a query."""
+        if self.state.query:
+            raise WorkflowUsageError(
+                f"{what} does not work in the query {self.state.query}, which only reads what the run has: use a signal to "
+                "change the course of a run"
+            )
 
 
 _decode_any = result_decoder(Any, "the side effect")
@@ -654,7 +668,8 @@ class WorkflowLog(logging.LoggerAdapter[logging.Logger]):
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - of the standard library
         """Return whether a message of this level is logged now."""
         calls = current()
-        return (calls is None or not (calls.state.replaying or calls.state.evicted)) and super().isEnabledFor(level)
+        is_silent = calls is not None and bool(calls.state.replaying or calls.state.evicted or calls.state.query)
+        return not is_silent and super().isEnabledFor(level)
 
     def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
         """Add the run to a message."""

@@ -16,7 +16,19 @@ import inspect
 from collections import deque
 from enum import StrEnum
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    overload,
+)
 
 from mainspring.client.inside import workflow_calls
 from mainspring.client.options import check_short
@@ -81,7 +93,7 @@ class HandlerMethod:
         self.method = method
         self.name = handler_name(self.kind, method.__name__ if name is None else name)
         self.signature = Signature(_without_self(method), self.name)
-        check_handler(self.kind, method.__qualname__, self.signature)
+        check_handler(self.kind, method, self.signature)
         update_wrapper(cast("Any", self), method)
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -128,6 +140,23 @@ class SignalMethod(HandlerMethod, Generic[T]):
         return data
 
 
+class QueryMethod(HandlerMethod, Generic[P, R]):
+    """A method that answers queries of its name."""
+
+    kind = HandlerKind.QUERY
+    has_result = True
+
+    if TYPE_CHECKING:
+
+        def __init__(self, method: Callable[Concatenate[Any, P], R], name: str | None = None) -> None: ...
+
+        @overload
+        def __get__(self, instance: None, owner: type | None = None) -> QueryMethod[P, R]: ...
+        @overload
+        def __get__(self, instance: object, owner: type | None = None) -> Callable[P, R]: ...
+        def __get__(self, instance: object, owner: type | None = None) -> Any: ...
+
+
 def handler_name(kind: HandlerKind, name: object) -> str:
     """Return the name of a handler. Raises UsageError for one that cannot be."""
     found = check_short(name, f"the name of a {kind}")
@@ -136,8 +165,14 @@ def handler_name(kind: HandlerKind, name: object) -> str:
     return found
 
 
-def check_handler(kind: HandlerKind, name: str, signature: Signature) -> None:
-    """Raise UsageError for a handler with parameters that its requests do not give."""
+def check_handler(kind: HandlerKind, call: Callable[..., Any], signature: Signature) -> None:
+    """Raise UsageError for a handler with parameters that its requests do not give, and for one of queries that would wait."""
+    name = getattr(call, "__qualname__", signature.name)
+    waits = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if kind is HandlerKind.QUERY and any(check(call) for check in waits):
+        raise UsageError(
+            f"{name} would wait, and a query is answered at once from what the run has: write it as a plain `def`"
+        )
     if signature.provided:
         raise UsageError(
             f"{name} has provided parameters, and code of workflows has none: use them in a task or a step"
@@ -161,7 +196,7 @@ def build_handler(kind: HandlerKind, name: object, call: Any) -> Handler:
         signature = Signature(call, found)
     except (TypeError, ValueError) as error:
         raise UsageError(f"the parameters of the handler of the {kind} {found!r} cannot be read: {error}") from None
-    check_handler(kind, getattr(call, "__qualname__", found), signature)
+    check_handler(kind, call, signature)
     return Handler(found, call, signature)
 
 

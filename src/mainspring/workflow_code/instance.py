@@ -25,6 +25,7 @@ from mainspring.workflow_code.loop import DurableTimer, WorkflowLoop, check_time
 from mainspring.workflow_code.mapping import is_part, run_part
 from mainspring.workflow_code.matching import CLOSING, Mismatch, describe_event, is_close
 from mainspring.workflow_code.model import ContinueAsNew, RunState, Turn
+from mainspring.workflow_code.queries import QueryAnswer, answer_query, unanswered
 from mainspring.workflow_code.workflow_jobs import error_of, read_failure
 from mainspring.workflows import history
 from mainspring.workflows.carrying import is_carried
@@ -144,6 +145,22 @@ class Instance(RunState):
         """Take the events that a completion has recorded. The next ``deliver`` gives newer ones to the code."""
         try:
             self._take(events)
+        finally:
+            self._activation.end()
+
+    def answer(self, query: str, payload: bytes) -> QueryAnswer:
+        """Answer a query from what the code has, without an event. Raises nothing.
+
+        No activation may be under way. After ``recorded`` alone, the answer is that of the last recorded decision.
+        """
+        calls = self._calls
+        if calls is None or self.evicted:
+            return unanswered(
+                "UnknownQuery", "the code of the run has not begun, so that it answers no queries: ask later"
+            )
+        self._activation.begin(calls.loop)
+        try:
+            return answer_query(calls, query, payload)
         finally:
             self._activation.end()
 

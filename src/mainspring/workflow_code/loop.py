@@ -207,6 +207,10 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         """Return the place of a hash among those of the run, from 1."""
         return number - self._first_hash
 
+    def traces(self) -> tuple[int, int, int, int]:
+        """Return numbers that differ after any new future, task, callback or timer."""
+        return self._last_hash, len(self._ready), len(self.new_timers), len(self.tasks)
+
     def begin(self) -> None:
         """Note that workflow code runs from now on."""
         self.running = True

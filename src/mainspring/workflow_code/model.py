@@ -120,6 +120,8 @@ class RunState:
         """Whether it belongs to a recorded decision, so that nothing new may be executed."""
         self.takes_holds = True
         """Whether the node of this decision grants slots of resources to runs."""
+        self.query = ""
+        """The query whose handler runs: it changes nothing. Empty: none runs."""
         self.only_replays = False
         """Whether nothing new may be executed in any decision."""
         self.lines = LogLines()

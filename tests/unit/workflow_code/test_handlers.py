@@ -87,10 +87,10 @@ def test_handlers_get_the_signals_of_all_names_in_the_order_of_their_arrival() -
 
 def test_signals_that_arrive_before_the_run_begins_are_handled_first() -> None:
     worker = start(basket, 7)
-    worker.node.signal("add", "early")
     worker.node.signal("clear")
+    worker.node.signal("add", "early")
     worker.node.signal("pay", 1)
-    assert result_of(worker) == ["early", "clear", "run 7", "charged 10"]
+    assert result_of(worker) == ["clear", "early", "run 7", "charged 10"]
 
 
 def test_a_signal_whose_value_has_another_type_is_ignored_and_logged(caplog: pytest.LogCaptureFixture) -> None:
