@@ -584,3 +584,24 @@ async def holds() -> list[str]:
     async with licences.hold(timeout=0) as licence:
         found.append(str(licence.number))
     return found
+
+
+def reset_late(fleet: InMemory, job: Any) -> None:
+    """Signal a run twice, and reset it to the decision between: with an open activity, timer and child, and a later signal."""
+    fleet.settle()
+    job.signal(numbers, 1)
+    fleet.settle()
+    job.signal(numbers, 2)
+    fleet.settle()
+    app.runs.get(job.handle).reset(last=True)
+
+
+@golden(drive=reset_late)
+async def reset_run() -> list[Any]:
+    found: list[Any] = [add(await double.submit(1), workflow.rng().randrange(100)), str(workflow.uuid())]
+    sleeping = asyncio.ensure_future(workflow.sleep(90))
+    part = child.submit(60)
+    found.append(await double.step(await numbers.receive()))
+    found.append(await double.submit(await numbers.receive()))
+    await sleeping
+    return [*found, await part]
