@@ -56,6 +56,8 @@ ENDS = st.sampled_from([Event.SUCCEED, Event.SUCCEED, Event.FAIL, Event.CANCEL, 
 _DECIDE = st.tuples(st.just("decide"), st.tuples(PICKS, COMMANDS, CLOSES, st.integers(0, 2)))
 _FUSE = st.tuples(st.just("fuse"), st.tuples(PICKS, COMMANDS, CLOSES))
 _END = st.tuples(st.just("end"), st.tuples(PICKS, ENDS))
+NARROW = b"narrow"
+"""A workflow with limits of open runs."""
 PARTS = st.lists(
     st.one_of(
         st.tuples(st.just("start"), UNIQUES),
@@ -75,6 +77,8 @@ PARTS = st.lists(
         st.tuples(st.just("park"), st.integers(0, 3)),
         st.tuples(st.just("fork"), st.tuples(PICKS, st.sampled_from(["rerun", "first", "last"]), st.booleans())),
         st.tuples(st.just("lose"), PICKS),
+        st.tuples(st.just("narrow"), st.integers(0, 5)),
+        st.tuples(st.just("fill"), st.integers(0, 3)),
         *(_DECIDE, _DECIDE, _DECIDE, _FUSE, _FUSE, _END, _END),
         st.tuples(st.just("pause"), st.tuples(PICKS, st.integers(0, 5))),
         st.tuples(st.just("resume"), PICKS),

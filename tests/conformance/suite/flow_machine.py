@@ -8,15 +8,17 @@ group must change nothing; and the runs in the engine's memory must be as the st
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mainspring.errors import StoreError
 from mainspring.jobs import store as job_ops
-from mainspring.jobs.model import failure
+from mainspring.jobs.model import State, failure
 from mainspring.jobs.rules import Event
+from mainspring.resources.rules import FunctionLimits, Limits
+from mainspring.resources.store import SaveLimits
 from mainspring.workflows import store as ops
 from mainspring.workflows.forking import Change, Point
 from mainspring.workflows.history import (
@@ -28,7 +30,7 @@ from mainspring.workflows.history import (
 from mainspring.workflows.model import Definition, Key, Parked, Status
 from mainspring.workflows.requests import Completion, ContinueAsNewWorkflowExecution, Decided, Signal
 from tests.conformance.suite.driver import Store, released
-from tests.conformance.suite.flow_groups import EXTERNAL, LATER, PARTS
+from tests.conformance.suite.flow_groups import EXTERNAL, LATER, NARROW, PARTS
 from tests.conformance.suite.flows import SECOND, Flows
 
 if TYPE_CHECKING:
@@ -38,6 +40,10 @@ if TYPE_CHECKING:
     from mainspring.storage.engine import Engine, Operation
     from mainspring.workflows.history import Event as HistoryEvent
     from mainspring.workflows.reading import Run
+
+
+LIMITS: Final = Limits(concurrency=3, concurrency_per_key=2)
+"""Of `NARROW`."""
 
 
 class FlowMachine(RuleBasedStateMachine):
@@ -79,6 +85,8 @@ class FlowMachine(RuleBasedStateMachine):
         """Open the first engine."""
         self.store = Store(self.make)
         self.flows = Flows(self.store)
+        self.flows.define(Definition(NARROW.decode()))
+        self.store.group(SaveLimits(FunctionLimits(NARROW, commanded=LIMITS)))
         for _ in range(3):
             self.flows.start()
         self.grow()
@@ -166,7 +174,7 @@ class FlowMachine(RuleBasedStateMachine):
 
     def held(self) -> list[Job]:
         """Claim all jobs; return those that are held."""
-        functions = {job.function for job in self.store.list() if job.function not in {b"order", LATER}}
+        functions = {job.function for job in self.store.list() if job.function not in {b"order", LATER, NARROW}}
         for function in functions:
             self.store.claim(function)
         return [job for job in self.store.list() if job.term == self.store.term and job.options is not None]
@@ -229,6 +237,16 @@ class FlowMachine(RuleBasedStateMachine):
             else [(ops.SaveDefinitions([Definition("later")], self.flows.now_us), None), (begin, None)]
         )
 
+    def _narrow(self, pick: int, held: dict[int, Job]) -> list[Any]:
+        """Start a run of a workflow with limits."""
+        del held
+        return [(self.flows.starting(self.flows.new(NARROW, key=[b"", b"eu"][pick % 2], priority=pick % 3)), None)]
+
+    def _fill(self, pick: int, held: dict[int, Job]) -> list[Any]:
+        del held
+        keys = [None, [b"eu"], [b""], [b"", b"eu"]][pick]
+        return [(ops.FillPlaces(NARROW, 2, self.flows.now_us, keys), None)]
+
     def _cancel(self, pick: int, held: dict[int, Job]) -> list[Any]:
         del held
         return [(ops.RequestCancelRun(Key(job=self._run(pick)), "no more", self.flows.now_us), None)]
@@ -237,6 +255,8 @@ class FlowMachine(RuleBasedStateMachine):
         del held
         pick, kind, by_run = argument
         run = self._run(pick)
+        if self.flows.row(run).type == NARROW.decode():
+            return []  # a person's fork of a closed run needs no place
         change = Change() if kind == "rerun" else Change(Point(end=kind))
 
         def check(forked: ops.Forked) -> None:
@@ -385,6 +405,29 @@ class FlowMachine(RuleBasedStateMachine):
         before = self.histories.get(started.forked_run)  # None: it was deleted in the same group
         signals = [event.input for event in before or events if isinstance(event, WorkflowExecutionSignaled)]
         self.along[started.run] = signals
+
+    @invariant()
+    def keep_to_limits(self) -> None:
+        """Check that no more runs are open than the limits let, and that none waits for a free place after a look."""
+        if not hasattr(self, "flows"):
+            return
+        runs = self.flows.list(status=(Status.OPEN,), type=NARROW.decode())
+        keys = [self.store.present(self.flows.row(run).root).key for run in runs]
+        assert len(runs) <= 3, "the limit of the workflow holds"
+        assert all(keys.count(key) <= 2 for key in keys), "the limit of each key holds"
+
+    @rule()
+    def fill_all(self) -> None:
+        """Fill the places: then no start waits for one that is free."""
+        while self.store.group(ops.FillPlaces(NARROW, 100, self.flows.now_us))[0].begun:
+            pass
+        self.grow()
+        self.keep_to_limits()
+        runs = self.flows.list(status=(Status.OPEN,), type=NARROW.decode())
+        keys = [self.store.present(self.flows.row(run).root).key for run in runs]
+        for job in self.store.list():
+            if job.function == NARROW and job.state == State.PENDING:
+                assert len(runs) == 3 or keys.count(job.key) == 2, "a start waits for a place"
 
     @invariant()
     def agree(self) -> None:
