@@ -17,6 +17,7 @@ from mainspring.client.managed import build_managed
 from mainspring.client.options import (
     CancelMode,
     Duration,
+    OnConflict,
     Options,
     Priority,
     Rate,
@@ -33,7 +34,7 @@ from mainspring.client.options import (
 )
 from mainspring.client.providers import Provided, check_needs, check_provider
 from mainspring.client.resources import LabelledResource, Resource, build_resource, uses_of
-from mainspring.client.submission import Key, Unique, check_keep_unique
+from mainspring.client.submission import Key, Unique, check_keep_unique, check_rule
 from mainspring.codecs import Codecs
 from mainspring.definitions import (
     ClassWorkflow,
@@ -186,6 +187,9 @@ class App(AppClient):
         priority: Priority | None = None,
         unique: Unique = "",
         keep_unique: Duration | None = None,
+        on_conflict: OnConflict | None = None,
+        debounce: Duration | None = None,
+        debounce_max: Duration | None = None,
         concurrency: int | None = None,
         concurrency_per_key: int | None = None,
         rate: Rate | None = None,
@@ -219,6 +223,9 @@ class App(AppClient):
         priority: Priority | None = None,
         unique: Unique = "",
         keep_unique: Duration | None = None,
+        on_conflict: OnConflict | None = None,
+        debounce: Duration | None = None,
+        debounce_max: Duration | None = None,
         concurrency: int | None = None,
         concurrency_per_key: int | None = None,
         rate: Rate | None = None,
@@ -249,6 +256,8 @@ class App(AppClient):
         resources (`resource`), and has them until its attempt ends. ``current_job().resource(printers)`` says which.
         A job that has waited for ``uses_timeout`` since it was due fails for good, with an error that names what it lacked.
 
+        ``unique``, ``on_conflict``, ``debounce`` and ``debounce_max`` are as of `Submission.options`.
+
         The server keeps the arguments of a job that has succeeded if they have at most ``keep_arguments`` bytes, by default
         1,024; 0 for none. Settings of the server may limit it.
 
@@ -273,6 +282,9 @@ class App(AppClient):
             deadline=deadline,
             priority=priority,
             keep_unique=keep_unique,
+            on_conflict=on_conflict,
+            debounce=debounce,
+            debounce_max=debounce_max,
             schedule_to_start=schedule_to_start,
             schedule_to_close=schedule_to_close,
             cancel=cancel,
@@ -313,6 +325,9 @@ class App(AppClient):
         priority: Priority | None = None,
         unique: Unique = "",
         keep_unique: Duration | None = None,
+        on_conflict: OnConflict | None = None,
+        debounce: Duration | None = None,
+        debounce_max: Duration | None = None,
         concurrency: int | None = None,
         concurrency_per_key: int | None = None,
         rate: Rate | None = None,
@@ -345,6 +360,9 @@ class App(AppClient):
             deadline=deadline,
             priority=priority,
             keep_unique=keep_unique,
+            on_conflict=on_conflict,
+            debounce=debounce,
+            debounce_max=debounce_max,
             tags=tags,
         )
         self._check({"external": True})
@@ -408,6 +426,7 @@ class App(AppClient):
         kept = Kept(keep_arguments, kept_seconds(keep_result), ignores_result=ignore_result)
         check_text_or_function(unique, "unique", check_unique)
         check_keep_unique(options.keep_unique, unique)
+        check_rule(options, unique)
         check_text_or_function(key, "concurrency_key", check_key)
         return JobRules(options, unique, limits, key, kept, resources)
 

@@ -144,6 +144,8 @@ class JobDetails(JobInfo, kw_only=True):
     """The key of the run of a workflow for which the job stands, which is its own handle, or to which it belongs."""
     completion: AwaitedCompletion | None = None
     """Its newest completion token; None: it has asked for none."""
+    waits_for_unique: str | None = None
+    """The unique for whose live job it waits: it begins when that has ended."""
 
 
 class CancelledJob(msgspec.Struct):

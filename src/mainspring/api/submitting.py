@@ -17,6 +17,7 @@ from mainspring.api.request import (
     Touches,
 )
 from mainspring.clock import to_us
+from mainspring.conflicts.rules import OnConflict, rule_of
 from mainspring.errors import UsageError
 from mainspring.features import Feature
 from mainspring.jobs.lateness import timed
@@ -40,6 +41,8 @@ from mainspring.workflows.model import check_stated_version
 
 if TYPE_CHECKING:
     from collections.abc import Container
+
+    from mainspring.conflicts.rules import Rule
 
 PriorityName = Literal["high", "normal", "low"]
 PRIORITY_BY_NAME = {priority.name.lower(): priority for priority in Priority}
@@ -98,6 +101,27 @@ class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         TextTuple,
         described("A tag of the job, by which mainspring jobs list --tag finds it; may be repeated.", "--tag"),
     ] = ()
+    on_conflict: Annotated[
+        OnConflict | None,
+        described(
+            "If a job of the unique is live: join or skip it, cancel it (cancel_old), or give it the new input (replace_input).",
+            label="If the unique is live",
+        ),
+    ] = None
+    debounce: Annotated[
+        Seconds | None,
+        described("Start once no other submit of the unique has come for this long; the last input wins."),
+    ] = None
+    debounce_max: Annotated[
+        Seconds | None, described("With a debounce: start at most this long after the first submit.")
+    ] = None
+
+    def rule(self, unique: bytes) -> Rule | None:
+        """Return the rule about a live job of the unique; None for a plain join. Raises UsageError."""
+        if self.on_conflict is None and self.debounce is None and self.debounce_max is None:
+            return None
+        check_seconds(self, "debounce", "debounce_max")
+        return rule_of(self.on_conflict, self.debounce, self.debounce_max, unique)
 
     def apply_to(self, job: Job, now: float) -> None:
         """Set these options on a new job. Raises UsageError for an invalid one."""
@@ -135,8 +159,13 @@ class JobOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
             return NO_CONCURRENCY_KEY
         if (self.start_within is not None or self.deadline is not None) and Feature.DEADLINES in lacks:
             return Feature.DEADLINES.refusal
+        if (self.on_conflict not in {None, "join"} or self.debounce is not None) and Feature.CONFLICTS in lacks:
+            return Feature.CONFLICTS.refusal
         return ""
 
+
+KEYED_RULE = "a submit with a request key joins the job of its key: leave out on_conflict and debounce, or the key"
+"""The refusal of a submit with a request key and a rule."""
 
 NO_OPTIONS = JobOptions()
 """The options of most jobs, which need not be applied."""
@@ -181,6 +210,8 @@ def check_seconds(options: msgspec.Struct, *names: str) -> None:
         seconds = getattr(options, name)
         if seconds is not None and not 0 <= seconds < MAX_WAIT:
             raise UsageError(f"{name} is a number of seconds from 0 on, not {seconds}")
+        if seconds == 0 and name in {"debounce", "debounce_max"}:
+            raise UsageError(f"{name} is 0: leave it out for none")
         if seconds == 0 and name in {"timeout", "heartbeat"}:
             raise UsageError(f"{name} is 0, which would end each attempt at once: leave it out for none")
         if seconds == 0 and name in {"start_within", "deadline"}:
@@ -243,6 +274,8 @@ class Submission(msgspec.Struct, omit_defaults=True):
 
     handle: str | None = None
     joined: bool | None = None
+    skipped: bool | None = None
+    """The job was skipped because another one is live, by its ``on_conflict``."""
     problem: Problem | None = None
 
 

@@ -131,7 +131,7 @@ def submit(
         request_key is not None,
     )
     submitted = client.submit(request)
-    joined = {"joined": submitted.joined}
+    joined = {"joined": submitted.joined} | ({"skipped": True} if submitted.skipped else {})
     if background:
         if json:
             print_json({"handle": submitted.handle} | joined)

@@ -159,6 +159,8 @@ Duration = timedelta | float | str
 
 CancelMode = Literal["try", "wait", "abandon"]
 """The effect of cancelling an activity: request it and go on, request it and wait for the end, or let the activity go on."""
+OnConflict = Literal["join", "skip", "cancel_old", "replace_input"]
+"""The act of a submit whose unique has a live job."""
 ChildPolicy = Literal["terminate", "cancel", "abandon"]
 """The fate of a child if its parent is terminated or times out."""
 
@@ -180,6 +182,8 @@ _DURATIONS = frozenset(
         "schedule_to_close",
         "start_within",
         "deadline",
+        "debounce",
+        "debounce_max",
     }
 )
 
@@ -344,12 +348,18 @@ class Options:
     """A repeated submit with this key joins the job of the first one."""
     start_within: float | None = None
     deadline: float | None = None
+    on_conflict: OnConflict | None = None
+    """The act of a submit whose unique is live."""
+    debounce: float | None = None
+    debounce_max: float | None = None
 
     def __post_init__(self) -> None:
         if self.priority is not None and self.priority not in get_args(Priority):
             raise refusal("priority", "'high', 'normal' or 'low'", self.priority)
         if self.cancel is not None and self.cancel not in get_args(CancelMode):
             raise refusal("cancel", "'try', 'wait' or 'abandon'", self.cancel)
+        if self.on_conflict is not None and self.on_conflict not in get_args(OnConflict):
+            raise refusal("on_conflict", "'join', 'skip', 'cancel_old' or 'replace_input'", self.on_conflict)
         if self.child_policy is not None:
             check_child_policy(self.child_policy, "child_policy")
         if self.delay is not None and self.run_at is not None:
@@ -433,6 +443,9 @@ def build_options(
     request_key: str | None = None,
     start_within: Duration | None = None,
     deadline: Duration | None = None,
+    on_conflict: OnConflict | None = None,
+    debounce: Duration | None = None,
+    debounce_max: Duration | None = None,
 ) -> Options:
     """Check a user's options and return them.  Raises UsageError, which names the wrong option.
 
@@ -462,4 +475,7 @@ def build_options(
         request_key=None if request_key is None else check_request_key(request_key, "request_key"),
         start_within=None if start_within is None else seconds(start_within, "start_within"),
         deadline=None if deadline is None else seconds(deadline, "deadline"),
+        on_conflict=on_conflict,
+        debounce=None if debounce is None else seconds(debounce, "debounce"),
+        debounce_max=None if debounce_max is None else seconds(debounce_max, "debounce_max"),
     )

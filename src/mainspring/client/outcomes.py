@@ -132,6 +132,8 @@ class Submitted(NamedTuple):
 
     handle: str
     joined: bool
+    skipped: bool = False
+    """The submit was skipped for that job, by its ``on_conflict``."""
 
 
 class Reason(msgspec.Struct, frozen=True):

@@ -374,7 +374,7 @@ class Session:
             return
         for kind, args in connection.receive(data):
             if kind == _SUBMITTED:
-                self._answer(Submitted(args[0].decode(), args[1] == b"1"))
+                self._answer(Submitted(args[0].decode(), args[1] != b"0", args[1] == b"2"))
             elif kind == _RESULT:
                 self._result(args)
             elif kind == Type.ERROR:

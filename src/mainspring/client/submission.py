@@ -18,6 +18,7 @@ from mainspring.client.options import (
     ACTIVITY_OPTIONS,
     CancelMode,
     Duration,
+    OnConflict,
     Options,
     Priority,
     Retry,
@@ -28,6 +29,7 @@ from mainspring.client.options import (
 )
 from mainspring.client.outcomes import Submitted
 from mainspring.client.session import Request
+from mainspring.conflicts.rules import rule_of
 from mainspring.errors import PayloadError, UsageError
 from mainspring.sizes import LEVELS, SHORTEST_TOO_DEEP, is_too_deep
 
@@ -79,6 +81,11 @@ def check_keep_unique(keep_unique: float | None, unique: Unique) -> None:
     """Raise UsageError if ``keep_unique`` is given without a unique."""
     if keep_unique is not None and not unique:
         raise UsageError("keep_unique needs a unique: give unique= too")
+
+
+def check_rule(options: Options, unique: Unique) -> None:
+    """Raise UsageError if options about a live unique are given without a unique, or contradict each other."""
+    rule_of(options.on_conflict, options.debounce, options.debounce_max, "-" if unique else "")
 
 
 def accept_options(options: Mapping[str, object]) -> None:
@@ -188,6 +195,9 @@ class Submission(Generic[P, R]):
         heartbeat: Duration | None = None,
         retry: Retry | None = None,
         keep_unique: Duration | None = None,
+        on_conflict: OnConflict | None = None,
+        debounce: Duration | None = None,
+        debounce_max: Duration | None = None,
         concurrency_key: str | Callable[P, str] | None = None,
         schedule_to_start: Duration | None = None,
         schedule_to_close: Duration | None = None,
@@ -202,6 +212,9 @@ class Submission(Generic[P, R]):
 
         ``unique`` is the name of the computation, or a function that computes it from the arguments. While a job of that name
         is live, a submit joins it; with ``keep_unique``, a submit also joins a job that succeeded within that time.
+        ``on_conflict`` names another act about the live job: ``"skip"``, ``"cancel_old"`` or ``"replace_input"``. With
+        ``debounce``, the job starts once no other submit of the unique has come for that time, with the last input, and at most
+        ``debounce_max`` after the first submit.
         ``priority`` is high, normal or low. ``delay`` or ``run_at`` (an aware datetime) sets the earliest start, ``expires``
         the latest. A job that has not begun within ``start_within``, or not ended within ``deadline``, from its due time on is
         overdue, and has an event. ``run_timeout`` limits an attempt; ``timeout`` is its older name.
@@ -245,6 +258,9 @@ class Submission(Generic[P, R]):
             heartbeat=heartbeat,
             retry=retry,
             keep_unique=keep_unique,
+            on_conflict=on_conflict,
+            debounce=debounce,
+            debounce_max=debounce_max,
             schedule_to_start=schedule_to_start,
             schedule_to_close=schedule_to_close,
             cancel=cancel,
@@ -256,6 +272,7 @@ class Submission(Generic[P, R]):
             raise UsageError("Retry's on and never belong to the task's definition: @app.task(retry=Retry(on=…))")
         chosen: Unique = self._unique if unique is None else check_text_or_function(unique, "unique", check_unique)
         check_keep_unique(newer.keep_unique, chosen)
+        check_rule(newer, chosen)
         inbox = inbox_of(connection, schema) or self._inbox
         key: Key = self._key
         if concurrency_key is not None:
@@ -267,7 +284,12 @@ class Submission(Generic[P, R]):
                 " leave out request_key="
             )
         if not chosen:
-            merged = replace(merged, keep_unique=None)
+            merged = replace(merged, keep_unique=None, on_conflict=None, debounce=None, debounce_max=None)
+        elif inbox is not None and (merged.on_conflict not in {None, "join"} or merged.debounce is not None):
+            raise UsageError(
+                f"{self.name}: a submit in a transaction joins the live job of its unique: leave out on_conflict and debounce, or"
+                " connection"
+            )
         limited = next((name for name in ACTIVITY_OPTIONS if getattr(newer, name) is not None), self._activity_option)
         return Submission(
             self.name, self._codec, self._connections, merged, chosen, inbox, key, self._check, limited, limit

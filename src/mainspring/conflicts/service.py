@@ -13,7 +13,7 @@ from mainspring.callbacks import Callback, CallInProgress, shielded
 from mainspring.clock import to_us
 from mainspring.conflicts.rules import REPLACED
 from mainspring.conflicts.store import Released, ReleaseSuccessors, SubmitByRule
-from mainspring.errors import RefusedError
+from mainspring.errors import RefusedError, UsageError
 from mainspring.namespaces import ANY, namespace_of
 
 if TYPE_CHECKING:
@@ -35,12 +35,14 @@ IDLE_INTERVAL: Final = 10.0
 """Seconds between looks while this node knows of none."""
 LOOK_KEY: Final = "successors"
 """The name by which one node is the first that looks."""
+FOR_TASKS: Final = "on_conflict and debounce are for tasks: a submit of a workflow joins the open run of its id"
+"""The refusal of a rule for a run."""
 ROUNDS: Final = 5
 """How often a submit stores a foreground job of its unique before it gives up."""
 
 
 class ConflictService:
-    """Submits by a rule at a node, which calls ``tick`` several times a second.
+    """Submits by a rule at a node, which calls ``check`` once a second.
 
     On a shared store ``first`` returns whether this node is the first in line for a name.
     """
@@ -60,7 +62,9 @@ class ConflictService:
 
     @shielded
     async def submit(self, job: Job, rule: Rule) -> Placed:
-        """Store a new background job by a rule, or let a job stand for it. Raises StoreError and RefusedError."""
+        """Store a new background job by a rule, or let a job stand for it. Raises UsageError, StoreError and RefusedError."""
+        if job.function in self._service.roots.functions:
+            raise UsageError(FOR_TASKS)
         for _ in range(ROUNDS):
             held = self._service.table.foreground.get((job.function, job.unique))
             if held is not None:
@@ -97,9 +101,8 @@ class ConflictService:
 
     # ---- looks ----
 
-    def tick(self) -> None:
-        """Look, if it is time."""
-        now = self._clock.monotonic()
+    def check(self, now: float) -> None:
+        """Look, if it is time. It is called once a second."""
         if now < self._look_at or self._service.dispatch.paused:
             return
         self._look_at = now + IDLE_INTERVAL

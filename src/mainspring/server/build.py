@@ -42,6 +42,7 @@ from mainspring.api.handlers.workflows import VersionCalls, WorkflowCalls
 from mainspring.api.namespaces import StoreState
 from mainspring.bulk.service import BulkNode, BulkService
 from mainspring.clock import to_us
+from mainspring.conflicts.service import ConflictService
 from mainspring.deadlines.service import Deadlines
 from mainspring.deadlines.store import Item
 from mainspring.event_log.service import EventLog
@@ -61,7 +62,7 @@ from mainspring.namespaces import split
 from mainspring.nodes import node_events
 from mainspring.nodes.strategies import strategy
 from mainspring.schedules.service import ScheduleService
-from mainspring.server.engines import keeps_works, run_limits, run_slice
+from mainspring.server.engines import keeps_successors, keeps_works, run_limits, run_slice
 from mainspring.server.fleet import ConnectedWorkers, Fleet, SharedEngine, StoreClock, deciders_of, node_row
 from mainspring.server.log_writer import NO_WORKER_GRACE, FailedAttempts, Unserved
 from mainspring.server.metrics import (
@@ -391,6 +392,9 @@ async def open_node(
     works = None
     if keeps_works(engine):
         works = WorkService(commits, reads, job_clock, service, first=None if fleet is None else fleet.first_in_line)
+    conflicts = None
+    if keeps_successors(engine):
+        conflicts = ConflictService(commits, job_clock, service, first=None if fleet is None else fleet.first_in_line)
     opened = await engine.open(settings.name, loop.call_soon_threadsafe, service.lifecycle)
     handles.use_names(opened.nodes)
     service.begin(opened.term)
@@ -415,7 +419,7 @@ async def open_node(
         nodes = NodeCalls(fleet.lease_manager, fleet.port, fleet.recover, access.record).handlers
     refusals = Refusals()
     job_calls = JobCalls(service, workflows, works)
-    submits = SubmitCalls(service, largest=engine.max_value)
+    submits = SubmitCalls(service, largest=engine.max_value, conflicts=conflicts)
     changes = JobChangeCalls(service, submits, largest=engine.max_value)
     bulk = build_bulk(
         engine,
@@ -525,6 +529,7 @@ async def open_node(
         workflows=workflows,
         logs=logs,
         works=works,
+        conflicts=conflicts,
         values=values,
         access=access,
         keyed_submits=KeyedSubmits(submits, access.replies, service),
@@ -555,6 +560,8 @@ async def open_node(
         )
         checks.append(lambda _: recorder.tick())
         last_writes.append(recorder.write)
+    if conflicts is not None:
+        checks.append(conflicts.check)
     if logs is not None:
         checks.append(logs.check)
     if values is not None:

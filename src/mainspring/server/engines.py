@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from mainspring.conflicts.unit import KIND as CONFLICTS
 from mainspring.engines.sqlite.engine import SqliteEngine
 from mainspring.engines.sqlite.slice_transaction import (
     SqliteBulkSlice,
@@ -182,6 +183,11 @@ def run_slice(engine: Engine) -> RunSlice | None:
 def keeps_works(engine: Engine) -> bool:
     """Return whether an engine keeps work that runs elsewhere."""
     return Feature.EXTERNAL not in engine.lacks and any(one.kind == WORKS for one in getattr(engine, "slices", ()))
+
+
+def keeps_successors(engine: Engine) -> bool:
+    """Return whether an engine takes submits by a rule about the live job of their unique."""
+    return Feature.CONFLICTS not in engine.lacks and any(one.kind == CONFLICTS for one in getattr(engine, "slices", ()))
 
 
 async def grant_submit(settings: StoreSettings, role: str, namespaces: Sequence[str]) -> list[str]:

@@ -316,6 +316,10 @@ def _check_options(call: ActivityCall) -> None:
         )
     if given.keep_unique is not None:
         raise WorkflowUsageError(f"{call.name}: an activity has no keep_unique, because it has no unique: leave it out")
+    if given.on_conflict is not None or given.debounce is not None:
+        raise WorkflowUsageError(
+            f"{call.name}: an activity has neither on_conflict nor debounce, because it has no unique: leave them out"
+        )
     if given.expires == 0:
         raise WorkflowUsageError(
             f"{call.name}: expires is 0, which would end the activity at once: leave it out for none"

@@ -41,6 +41,7 @@ from mainspring.jobs.lateness import is_dated, overdue_since
 from mainspring.jobs.model import RUNS, UNREADABLE_JOB, Job, State, UnreadableOptions, decode_failure
 from mainspring.jobs.settlement_records import AttemptRecord, decode_records
 from mainspring.jobs.store import Find
+from mainspring.jobs.successors import awaited_unique
 from mainspring.jobs.user_data import check_tags, decoded_result
 from mainspring.namespaces import key_of_text, name_bytes, name_text, namespace_of
 from mainspring.queries import JobFilter, ReadArguments, Recall, Recalled
@@ -146,7 +147,7 @@ def info_of(service: JobService, job: Job) -> JobInfo:
     return JobInfo(
         handle=service.handles.of(job.id).decode(),
         function=function_text(job.function),
-        unique=name_text(job.unique),
+        unique=name_text(awaited_unique(job.unique) or job.unique),
         state=STATE_NAMES[job.state],
         priority=PRIORITY_NAMES[job.priority],
         attempt=job.attempt,

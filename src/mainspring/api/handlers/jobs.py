@@ -57,8 +57,9 @@ from mainspring.jobs.model import MAX_WAIT, RUNS, Job, Options, State, decode_fa
 from mainspring.jobs.requests import JobChange
 from mainspring.jobs.rules import duration_us
 from mainspring.jobs.settlement_records import decode_records, number_of
+from mainspring.jobs.successors import awaited_unique, waits
 from mainspring.jobs.user_data import is_redacted
-from mainspring.namespaces import name_bytes, name_of, namespace_of, split_text
+from mainspring.namespaces import name_bytes, name_of, name_text, namespace_of, split_text
 from mainspring.queries import QueryJobs, ReadArguments, Recall, with_held
 from mainspring.workflows.model import Key, decode_about, function_named
 from mainspring.workflows.store import ShownRun
@@ -302,7 +303,7 @@ class JobCalls:
             schedule=None if options.schedule is None else split_text(options.schedule)[1],
             fire_time=rfc3339(options.fire_us),
             concurrency_key=job.key.decode("utf-8", "replace") or None,
-            run_at=rfc3339(job.due_us),
+            run_at=None if waits(job) else rfc3339(job.due_us),
             expires_at=rfc3339(job.expires_us),
             start_by=rfc3339(options.start_us),
             deadline_at=rfc3339(options.deadline_us),
@@ -316,6 +317,7 @@ class JobCalls:
             tags=list(options.tags),
             text=None if attempt is None else service.reports.text_of(job.id).decode("utf-8", "replace") or None,
             run=self._run(job, options),
+            waits_for_unique=name_text(awaited_unique(job.unique)) if waits(job) else None,
         )
 
     def _past(self, time: str) -> str | None:

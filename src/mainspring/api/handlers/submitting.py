@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from mainspring import namespaces
-from mainspring.api.request import ApiError, Code, problem_of
+from mainspring.api.request import ApiError, Code, lacking, problem_of
 from mainspring.api.submitting import (
+    KEYED_RULE,
     NO_OPTIONS,
     Ended,
     JobOptions,
@@ -23,6 +24,7 @@ from mainspring.api.submitting import (
 from mainspring.callbacks import Callback
 from mainspring.clock import to_us
 from mainspring.errors import MainspringError, StoreError, UsageError
+from mainspring.features import Feature
 from mainspring.jobs.model import Job, State, deepened
 from mainspring.namespaces import name_bytes, name_of
 from mainspring.workflows.model import function_named
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from mainspring.api.handlers.registry import Call, Handlers
     from mainspring.api.submitting import NewJob
     from mainspring.callbacks import Done, Failed
+    from mainspring.conflicts.rules import Rule
+    from mainspring.conflicts.service import ConflictService
     from mainspring.jobs import store as ops
     from mainspring.jobs.roots import Stored
     from mainspring.jobs.service import JobService
@@ -88,8 +92,9 @@ class EndListener:
 class SubmitCalls:
     """Calls that submit jobs, with payloads of up to ``largest`` bytes."""
 
-    def __init__(self, service: JobService, *, largest: int) -> None:
+    def __init__(self, service: JobService, *, largest: int, conflicts: ConflictService | None = None) -> None:
         self._service = service
+        self._conflicts = conflicts
         self._largest = largest
         self.handlers: Handlers = {
             Submit: self._submit,
@@ -102,12 +107,27 @@ class SubmitCalls:
         job = self.job(
             request.namespace, request.function, request.payload, request.unique, request.options, call.caller
         )
+        if (rule := request.options.rule(request.unique)) is not None:
+            return Submitted((await self._by_rule(job, rule)).handle or "")
         (job_id,) = await self._put([job])
         return Submitted(self._service.handles.of(job_id).decode())
 
     async def _submit_job(self, request: SubmitJob, call: Call) -> Submission:
         call.check(request.job.function)
-        return await self.stored(self._job_of(request.job, request.namespace, call.caller), call.once)
+        job = self._job_of(request.job, request.namespace, call.caller)
+        if (rule := request.job.rule(job.unique)) is not None:
+            if call.once is not None:
+                raise UsageError(KEYED_RULE)
+            return await self._by_rule(job, rule)
+        return await self.stored(job, call.once)
+
+    async def _by_rule(self, job: Job, rule: Rule) -> Submission:
+        """Submit a job by a rule about the live job of its unique."""
+        if self._conflicts is None:
+            raise lacking(Feature.CONFLICTS)
+        placed = await self._conflicts.submit(job, rule)
+        handle = self._service.handles.of(placed.id).decode()
+        return Submission(handle, not placed.is_new, True if placed.skipped else None)
 
     async def stored(self, job: Job, once: IdempotencyKey | None = None) -> Submission:
         """Store a job, and return its handle or that of the job that it joined. Raises RepeatedError if ``once`` was done."""
@@ -156,7 +176,13 @@ class SubmitCalls:
                 if new.function not in permitted:
                     call.check(new.function)
                     permitted.add(new.function)
-                batch.append(self._job_of(new, request.namespace, call.caller))
+                job = self._job_of(new, request.namespace, call.caller)
+                if (rule := new.rule(job.unique)) is not None:
+                    if call.once is not None:
+                        raise UsageError(KEYED_RULE)
+                    answers.append(await self._by_rule(job, rule))
+                    continue
+                batch.append(job)
             except MainspringError as error:
                 answers.append(Submission(problem=problem_of(error)))
                 continue

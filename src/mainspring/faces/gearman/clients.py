@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from cronsim import CronSim, CronSimError
 
-from mainspring.api.submitting import PRIORITY_BY_NAME
+from mainspring.api.submitting import KEYED_RULE, PRIORITY_BY_NAME
 from mainspring.clock import to_us
 from mainspring.errors import MainspringError, UsageError
 from mainspring.faces.gearman.guard import SIGN_IN, may_wait, sign_in
@@ -297,15 +297,25 @@ def submit(peer: Peer, args: list[bytes]) -> None:
         if options.version is not None and (problem := _version_problem(peer, function, options.version)):
             peer.submits.refuse(b"INVALID_ARGUMENTS", problem.encode())
             return
+        rule = options.rule(unique)
         if options.request_key is not None:
+            if rule is not None:
+                peer.submits.refuse(b"INVALID_ARGUMENTS", KEYED_RULE.encode())
+                return
             _submit_keyed(peer, options.request_key, options, args)
             return
         job = _job(peer, function, unique, options, payload)
     except (*CANNOT_READ, UsageError) as error:
         peer.submits.refuse(b"INVALID_ARGUMENTS", f"the options of SUBMIT cannot be read: {error}".encode())
         return
-    if job is not None:
+    if job is None:
+        return
+    if rule is None:
         peer.submits.gather(job, wait=options.wait)
+    elif peer.face.conflicts is None:
+        peer.submits.refuse(b"UNSUPPORTED", Feature.CONFLICTS.refusal.encode())
+    else:
+        peer.submits.by_rule(peer.face.conflicts, job, rule, wait=options.wait)
 
 
 def _submit_keyed(peer: Peer, key: str, options: SubmitOptions, args: list[bytes]) -> None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from mainspring.api.handlers.registry import Api
     from mainspring.api.handlers.submitting import SubmitCalls
     from mainspring.api.submitting import JobOptions, Submission
+    from mainspring.conflicts.service import ConflictService
     from mainspring.external.service import WorkService
     from mainspring.faces.gearman.guard import Credentials
     from mainspring.faces.gearman.peers import Connected, Peers
@@ -126,6 +127,7 @@ class GearmanFace:
         workflows: WorkflowService | None = None,
         logs: LogService | None = None,
         works: WorkService | None = None,
+        conflicts: ConflictService | None = None,
         values: ValueService | None = None,
         access: Credentials | None = None,
         keyed_submits: KeyedSubmits | None = None,
@@ -154,6 +156,7 @@ class GearmanFace:
         self.logs = logs
         """The logs of jobs; None if the node's store keeps none."""
         self.works = works
+        self.conflicts = conflicts
         """Work in other systems; None if the node's store keeps none."""
         self.values = values
         """The published values of jobs; None if the node's store keeps none."""

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from mainspring.access.caller import LOCAL
 from mainspring.api.request import Code
 from mainspring.api.submitting import submission_problem
-from mainspring.errors import StoreError
+from mainspring.callbacks import CallInProgress
+from mainspring.errors import StoreError, UsageError
 from mainspring.faces.gearman.peer_io import Outstanding
 from mainspring.jobs.model import UNIQUE_LIMIT, Job, State, deepened
 from mainspring.namespaces import DEFAULT, prefix
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mainspring.api.request import Problem
-    from mainspring.callbacks import CallInProgress
+    from mainspring.conflicts.rules import Rule
+    from mainspring.conflicts.service import ConflictService
+    from mainspring.conflicts.store import Placed
+    from mainspring.errors import MainspringError
     from mainspring.faces.gearman.face import GearmanFace
     from mainspring.faces.gearman.peer_io import Outbox, Outgoing, Reading
     from mainspring.jobs.store import Found, Submit
@@ -304,6 +308,33 @@ class Submits:
             answer(response(Type.ERROR, code, problem.message.encode("utf-8", "replace")))
 
         return submit(done, failed)
+
+    def by_rule(self, conflicts: ConflictService, job: Job, rule: Rule, *, wait: bool) -> None:
+        """Submit a job by a rule about the live job of its unique. The answer has the second argument 2 if it was skipped."""
+        self.flush()
+        job.options = deepened(job.options, self.depth)
+        slot = self._outbox.reserve()
+        size = len(job.function) + len(job.payload)
+        self._ahead += 1
+        self._unstored.add(1, size)
+
+        def answer(data: bytes) -> None:
+            self._ahead -= 1
+            self._unstored.remove(1, size)
+            self._outbox.fill(slot, data)
+
+        def done(placed: Placed) -> None:
+            handle = self._service.handles.of(placed.id)
+            flag = b"0" if placed.is_new else b"2" if placed.skipped else b"1"
+            answer(response(Type.SUBMITTED, handle, flag))
+            if wait:
+                self.wait_for(placed.id, handle)
+
+        def failed(error: MainspringError) -> None:
+            code = b"INVALID_ARGUMENTS" if isinstance(error, UsageError) else b"QUEUE_ERROR"
+            answer(response(Type.ERROR, code, str(error).encode("utf-8", "replace")))
+
+        CallInProgress(conflicts.submit(job, rule), done, failed)
 
     def wait_for(self, job_id: int, handle: bytes) -> None:
         """Send the RESULT of a job to the peer once the job has ended."""
