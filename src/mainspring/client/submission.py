@@ -272,7 +272,6 @@ class Submission(Generic[P, R]):
             raise UsageError("Retry's on and never belong to the task's definition: @app.task(retry=Retry(on=…))")
         chosen: Unique = self._unique if unique is None else check_text_or_function(unique, "unique", check_unique)
         check_keep_unique(newer.keep_unique, chosen)
-        check_rule(newer, chosen)
         inbox = inbox_of(connection, schema) or self._inbox
         key: Key = self._key
         if concurrency_key is not None:
@@ -284,12 +283,14 @@ class Submission(Generic[P, R]):
                 " leave out request_key="
             )
         if not chosen:
+            check_rule(newer, chosen)
             merged = replace(merged, keep_unique=None, on_conflict=None, debounce=None, debounce_max=None)
         elif inbox is not None and (merged.on_conflict not in {None, "join"} or merged.debounce is not None):
             raise UsageError(
                 f"{self.name}: a submit in a transaction joins the live job of its unique: leave out on_conflict and debounce, or"
                 " connection"
             )
+        check_rule(merged, chosen)
         limited = next((name for name in ACTIVITY_OPTIONS if getattr(newer, name) is not None), self._activity_option)
         return Submission(
             self.name, self._codec, self._connections, merged, chosen, inbox, key, self._check, limited, limit

@@ -98,6 +98,9 @@ OPTIONS: dict[str, Any] = {
     "concurrency_key": "k",
     "version": "2",
     "tags": ("nightly",),
+    "on_conflict": "skip",
+    "debounce": 1.0,
+    "debounce_max": 2.0,
 }
 
 
