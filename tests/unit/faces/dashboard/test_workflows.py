@@ -257,7 +257,13 @@ def test_a_closed_run_says_why_and_leads_to_those_before_and_after_it() -> None:
             "error": "no <money>",
             "cancel_requested": True,
         }
-        chain = {"parent": "H:n:3@3", "previous_run": "H:n:4@4", "next_run": "H:n:5@5"}
+        chain = {
+            "parent": "H:n:3@3",
+            "previous_run": "H:n:4@4",
+            "next_run": "H:n:5@5",
+            "forked_from": "H:n:6@6",
+            "forked_to": "H:n:7@7",
+        }
         shown = RunDetails(**{**DETAILS, **given, **chain})
         answers = {"/history": {"items": [], "next": None}, "/workflows/summer": shown}
         page = await browser_of(answers, NOON + 120).open("/workflows/summer")
