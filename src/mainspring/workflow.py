@@ -16,6 +16,7 @@ from mainspring.client.run import check_run_key, encode_signal
 from mainspring.client.submission import Submission
 from mainspring.errors import UsageError, WorkflowUsageError
 from mainspring.jobs.completion_rules import DEFAULT_EXPIRY, check_spans
+from mainspring.streams.model import check_name as check_stream
 from mainspring.workflow_code.api import Calls, current, log
 from mainspring.workflow_code.endings import Saga
 from mainspring.workflow_code.guards import unguarded
@@ -52,6 +53,7 @@ __all__ = [
     "Held",
     "Info",
     "Saga",
+    "Stream",
     "continue_as_new",
     "external",
     "external_event",
@@ -70,6 +72,7 @@ __all__ = [
     "signal",
     "sleep",
     "step",
+    "stream",
     "unguarded",
     "uuid",
     "wait_until",
@@ -129,6 +132,35 @@ def publish(name: str, value: Any, /) -> None:
     of more than 64 KiB, and for more than 1 MiB in all; PayloadError for a value that JSON cannot represent.
     """
     _calls("publish").publish(name, value)
+
+
+class Stream:
+    """A stream of a run, for the code of its workflow; ``stream`` returns it."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = check_stream(name)
+
+    def write(self, item: Any, /) -> None:
+        """Append an item: a text, or any value that JSON can represent.
+
+        It goes to the node with the next report about the run, and is stored together with that: an item is never ahead of the
+        history, and replays do not write again. It is in no history.
+
+        Raises UsageError for an item of more than 64 KiB, for more than 20 streams, and for more than 16 MiB in all, where each
+        item counts 16 bytes more; PayloadError for an item that JSON cannot represent.
+        """
+        _calls("stream").write_item(self.name, item)
+
+
+def stream(name: str, /) -> Stream:
+    """Return a stream of the run, to which its code appends items that others read live or later.
+
+    The runs of a chain share their streams. Raises UsageError for a name that is empty, longer than 100 characters or not
+    printable.
+    """
+    return Stream(name)
 
 
 def now() -> datetime:

@@ -17,6 +17,7 @@ from mainspring.client.options import Duration, seconds
 from mainspring.client.outcomes import Data, Outcome, failure
 from mainspring.client.payload import result_decoder
 from mainspring.client.session import RECONNECT_TIMEOUT, delays
+from mainspring.client.streams import StreamReader
 from mainspring.errors import ConnectionLostError, JobError, NotFoundError, UsageError
 from mainspring.values.model import check_name
 
@@ -423,6 +424,21 @@ class Job(JobActs, Generic[R]):
             else:
                 if (found := wait.take(answer, time.monotonic())) is not None:
                     return read_value(found, type, self._connections.codecs)
+
+    def read_stream(self, name: str, offset: int = 0, *, follow: bool = True) -> StreamReader:
+        """Return the items of a stream of the job or run from a number on, for ``for`` and ``async for``, as `StreamItem`.
+
+        A loop yields the items that there are, then those that come, until the job has ended; without ``follow`` it ends behind
+        the last item. The items are read by their numbers: a loop that begins at the number behind the last item of another one
+        misses none. A stream that does not exist has no items.
+
+        Raises UsageError for the name or the offset. A loop raises NotFoundError if the server does not have the job,
+        ConnectionLostError if no server answers for a minute, and CodecError for items that this client cannot decode.
+        """
+        return StreamReader(self._connections, lambda: self.handle, self._found_handle, name, offset, follow=follow)
+
+    async def _found_handle(self) -> str:
+        return self.handle
 
     def cancel(self, reason: str = "") -> str:
         """Cancel the job. Return ``cancelled``; ``running`` if its worker was asked to stop; or the outcome of an ended job.

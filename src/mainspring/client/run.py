@@ -252,6 +252,10 @@ class Run(Job[R], RunActs):
         await self._find()
         return await super().await_value(name, timeout, type=type, after=after)
 
+    async def _found_handle(self) -> str:
+        await self._find()
+        return self.handle
+
     async def _astream(self, limit: float | None) -> AsyncGenerator[JobEvent]:
         await self._find()
         async with contextlib.aclosing(super()._astream(limit)) as events:

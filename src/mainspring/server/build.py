@@ -34,6 +34,7 @@ from mainspring.api.handlers.registry import Api
 from mainspring.api.handlers.resources import ResourceCalls
 from mainspring.api.handlers.samples import LiveStreams, VersionStreams
 from mainspring.api.handlers.schedules import ScheduleCalls
+from mainspring.api.handlers.streams import StreamCalls
 from mainspring.api.handlers.submitting import SubmitCalls
 from mainspring.api.handlers.values import ValueCalls
 from mainspring.api.handlers.webhooks import WebhookCalls
@@ -435,6 +436,7 @@ async def open_node(
     schedule_calls = ScheduleGrants(ScheduleCalls(schedules, reads, handles, job_clock, lacks).handlers)
     log_calls = LogCalls(logs, service, refusals)
     value_calls = ValueCalls(values, service, refusals)
+    stream_calls = StreamCalls(streams, service, refusals)
     event_calls = EventCalls(events, handles, job_clock, service.later, access.record, refusals)
     other_nodes: Callable[[], Sequence[NodeRow]] = tuple if fleet is None else fleet.others
     dead_letters = DeadLetters(service)
@@ -461,6 +463,7 @@ async def open_node(
         job_calls.handlers,
         log_calls.handlers,
         value_calls.handlers,
+        stream_calls.handlers,
         event_calls.handlers,
         changes.handlers,
         JobDataCalls(service, largest=engine.max_value).handlers,
@@ -509,6 +512,7 @@ async def open_node(
         api.add_objects(runs_and_versions.objects)
     api.add_streams(log_calls.followers)
     api.add_streams(value_calls.followers)
+    api.add_streams(stream_calls.followers)
     api.add_streams(event_calls.followers)
     api.add_streams(JobStreams(service).followers)
     numbers = LiveStreams(service, namespace_calls.figures, worker_calls.number_in, other_nodes, namespace_calls.shown)
@@ -531,6 +535,7 @@ async def open_node(
         works=works,
         conflicts=conflicts,
         values=values,
+        streams=streams,
         access=access,
         keyed_submits=KeyedSubmits(submits, access.replies, service),
         refusals=refusals,

@@ -175,6 +175,13 @@ def refused_items(name: str, items: Sequence[bytes]) -> str:
     return ""
 
 
+def refused_streams(streams: Sequence[tuple[str, Sequence[bytes]]]) -> str:
+    """Return why a report with these streams cannot be taken; empty if it can."""
+    if len(streams) > MOST_STREAMS:
+        return f"a report has items for at most {MOST_STREAMS} streams"
+    return next((why for name, items in streams if (why := refused_items(name, items))), "")
+
+
 class Appended(NamedTuple):
     """The rows that a transaction writes."""
 

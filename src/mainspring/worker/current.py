@@ -20,6 +20,8 @@ from mainspring.ids import Handles
 from mainspring.jobs.completion_rules import DEFAULT_EXPIRY, check_spans, digest_of, new_token
 from mainspring.namespaces import name_text
 from mainspring.quantities import format_duration
+from mainspring.streams.model import Written
+from mainspring.streams.model import check_name as check_stream
 from mainspring.values.model import Published
 from mainspring.worker.job_log import JobLog
 
@@ -121,11 +123,21 @@ class Reporter(Protocol):
     def publish(self, job: CurrentJob, name: str, value: bytes) -> None:
         """Send a published value.  Raises UsageError in a local step."""
 
+    def write_item(self, job: CurrentJob, name: str, item: bytes) -> int:
+        """Send an item of a stream soon, and return the bytes that wait.  Raises UsageError in a local step, or without room."""
+
+    def flush_streams(self, job: CurrentJob, done: Callable[[MainspringError | None], None]) -> None:
+        """Send the job's items now; ``done`` is called, in any thread, once they are stored, or with an error."""
+
     def waits(self, job: CurrentJob, awaited: Awaited) -> None:
         """Record that the job waits for another one."""
 
     def continues(self, job: CurrentJob, awaited: Awaited) -> None:
         """Record that such a wait is over."""
+
+
+MOST_WAITING: Final = 2**20
+"""Bytes of items above which a thread waits until they are stored."""
 
 
 class Inside:
@@ -162,6 +174,7 @@ class CurrentJob:
         "_stop",
         "_token",
         "_unique",
+        "_written",
         "awaits",
         "function",
         "loop",
@@ -185,6 +198,7 @@ class CurrentJob:
         self.loop: AbstractEventLoop | None = None  # the event loop that runs its coroutine
         self._inside: Inside  # only set where something is around the function: each job would pay for it
         self._published: Published  # the same, where the function publishes values
+        self._written: Written  # the same, where it writes to streams
 
     @property
     def handle(self) -> str:
@@ -377,6 +391,59 @@ class CurrentJob:
             published = self._published = Published()
         self._reporter.publish(self, published.add(name, data), data)
 
+    def stream(self, name: str) -> JobStream:
+        """Return a stream of the job, to which its function appends items that others read live or later.
+
+        An earlier attempt's items stay; those of this one follow, and show that they are from another attempt. A job that is not
+        stored, because its client waits for it in the foreground, has no streams. Raises UsageError for a name that is empty,
+        longer than 100 characters or not printable.
+        """
+        return JobStream(self, check_stream(name))
+
+    def add_item(self, name: str, value: Any) -> None:
+        """Append an item to a stream; ``stream`` is for users."""
+        item = encode_json(value, f"an item of the stream {name!r}")
+        written = getattr(self, "_written", None)
+        if written is None:
+            written = self._written = Written()
+        written.add(name, item)
+        if self.pass_item(name, item) > MOST_WAITING and not self._is_on_loop():
+            self.wait_flushed()
+
+    def pass_item(self, name: str, item: bytes) -> int:
+        """Queue an item for sending, and return the bytes that wait; the worker calls this for a task process."""
+        return self._reporter.write_item(self, name, item)
+
+    def flush_streams(self, done: Callable[[MainspringError | None], None]) -> None:
+        """Send all items now; ``done`` is called, in any thread, once they are stored, or with an error."""
+        self._reporter.flush_streams(self, done)
+
+    def wait_flushed(self) -> None:
+        """Wait until all items are stored; ``JobStream.flush`` is for users."""
+        if self._is_on_loop():
+            raise UsageError("a coroutine awaits its items: await current_job().stream(…).aflush()")
+        self._flushed().result()
+
+    async def await_flushed(self) -> None:
+        """Wait until all items are stored, in a coroutine."""
+        await asyncio.wrap_future(self._flushed())
+
+    def _is_on_loop(self) -> bool:
+        return self.loop is not None and running_loop() is self.loop
+
+    def _flushed(self) -> Future[None]:
+        answered: Future[None] = Future()
+
+        def done(error: MainspringError | None) -> None:
+            if answered.set_running_or_notify_cancel():
+                if error is None:
+                    answered.set_result(None)
+                else:
+                    answered.set_exception(error)
+
+        self.flush_streams(done)
+        return answered
+
     def surround(self, policy: Retry | None) -> Inside:
         """Begin an attempt inside of middleware or with provided values; the worker calls this."""
         self._inside = Inside(policy)
@@ -426,6 +493,39 @@ class CurrentJob:
     def raw(self) -> tuple[bytes, bytes, bytes]:
         """Handle, unique and info as received."""
         return self._handle, self._unique, self._raw_info
+
+
+class JobStream:
+    """A stream of the running job; ``current_job().stream(name)`` returns it."""
+
+    __slots__ = ("_job", "name")
+
+    def __init__(self, job: CurrentJob, name: str) -> None:
+        self._job = job
+        self.name = name
+
+    def write(self, item: Any, /) -> None:
+        """Append an item: a text, or any value that JSON can represent.
+
+        It is stored within some 100 ms, and before the job ends. If the worker is killed, at most the items of the last 100 ms
+        are lost. In a thread, the call waits while more than 1 MiB are not stored.
+
+        Raises UsageError for an item of more than 64 KiB, for more than 20 streams, for more than 16 MiB in all, where each item
+        counts 16 bytes more, and in a local step; PayloadError for an item that JSON cannot represent.
+        """
+        self._job.add_item(self.name, item)
+
+    def flush(self) -> None:
+        """Return once the store has all items that the job has written: no kill loses them any more.
+
+        Raises UsageError if there is no room for some, and in a coroutine, which awaits ``aflush``; ServerError if the job's
+        connection ends before.
+        """
+        self._job.wait_flushed()
+
+    async def aflush(self) -> None:
+        """Return once the store has all items, like ``flush``, in a coroutine."""
+        await self._job.await_flushed()
 
 
 running_job: Final[ContextVar[CurrentJob]] = ContextVar("mainspring_job")

@@ -250,6 +250,8 @@ class HeldJobs:
                 settlement = encoded_settlement(settlement, self._codecs, delivery.function.name)
             if settlement.outcome == b"failed" and delivery.key in session.running:  # the server logs the others
                 self._failures.failed(delivery.job, delivery.function, settlement)
+            if self._reports.has_streams:
+                self._reports.close_streams(delivery.link, delivery.key)
             if self._decider is None or not self._decider.ended(delivery, settlement):
                 session.settle(delivery.key, settlement)
             self._held.pop((delivery.link, delivery.key), None)

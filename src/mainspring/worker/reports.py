@@ -18,9 +18,11 @@ import structlog
 
 from mainspring.codecs import NO_CODECS, Codecs
 from mainspring.errors import ServerError, UsageError
+from mainspring.streams.model import ITEM_BYTES
 from mainspring.values.model import VALUE_BYTES
 from mainspring.worker.delivery import Origin
 from mainspring.worker.job_log import line_time_us
+from mainspring.worker.stream_batches import StreamBatches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -263,6 +265,19 @@ def encoded_value(codecs: Codecs, name: str, value: bytes) -> bytes:
     return encoded
 
 
+def encoded_item(codecs: Codecs, name: str, item: bytes) -> bytes:
+    """Return an item of a stream as it is stored. Raises CodecError, and UsageError if it is too large then."""
+    if not codecs:
+        return item
+    encoded = codecs.encode_json(item, "value", name)
+    if len(encoded) > ITEM_BYTES:
+        raise UsageError(
+            f"the item for the stream {name!r} has {len(encoded):,} bytes when it is encoded, and an item at most {ITEM_BYTES:,}:"
+            " write it in parts"
+        )
+    return encoded
+
+
 class Reports:
     """The reporter of a worker's jobs. Of each job's progress it sends the newest, at most once in `PROGRESS_INTERVAL`."""
 
@@ -276,6 +291,7 @@ class Reports:
         self._timer: asyncio.TimerHandle | None = None
         self._logs = LogBatches()
         self._values = PublishedValues()
+        self._streams = StreamBatches()
         self._data: deque[tuple[Origin, bytes, bool]] = deque()
         self._scheduled = False
 
@@ -284,6 +300,7 @@ class Reports:
         self._loop = asyncio.get_running_loop()
         self._logs.attach()
         self._values.attach()
+        self._streams.attach()
 
     def progress(self, job: CurrentJob, done: int, total: int, text: str) -> None:
         """Queue the newest progress for sending."""
@@ -309,12 +326,36 @@ class Reports:
             self._values.add(job.origin, name, value)
 
     @property
+    def has_streams(self) -> bool:
+        """Whether any delivery has written to streams: most jobs write none, and then their ends need no call."""
+        return bool(self._streams)
+
+    def close_streams(self, link: Link, key: Key) -> None:
+        """Send the items of a delivery that were not stored, before its settlement."""
+        self._streams.close(Origin(link, key))
+
+    def write_item(self, job: CurrentJob, name: str, item: bytes) -> int:
+        """Queue an item for sending, and return the bytes that wait. Raises CodecError, and UsageError for a full stream."""
+        if job.origin is None:
+            return 0
+        return self._streams.add(job.origin, name, encoded_item(self._codecs, name, item))
+
+    def flush_streams(self, job: CurrentJob, done: Callable[[MainspringError | None], None]) -> None:
+        """Send the items of a job now; ``done`` is called, in any thread, once they are stored, or with an error."""
+        if job.origin is None:
+            done(None)
+        else:
+            self._streams.flush(job.origin, done)
+
+    @property
     def has_logs(self) -> bool:
         """Whether any delivery has logged lines: most jobs log none, and then their ends need no call."""
         return bool(self._logs)
 
     def ended(self, link: Link, key: Key) -> None:
         """Forget a delivery that has ended."""
+        if self._streams:
+            self._streams.close(Origin(link, key))
         if self._next_progress or self._progress or self._logs.has_lines:
             origin = Origin(link, key)
             self._logs.ended(origin)

@@ -70,6 +70,8 @@ _RESOURCES_CALL: Final = b"resources"
 _OTHER_CALLS: Final = b"call:"
 """The beginning of the ids of calls whose answers the caller gets."""
 
+_STREAMS_CALL: Final = b"streams "
+"""The ids of calls with items of streams begin so."""
 _COMPLETION_CALL: Final = b"completion "
 """The ids of calls by which jobs ask for completion tokens begin so."""
 
@@ -217,6 +219,8 @@ class WorkerSession:
         self.takes_logs = False
         """Whether the server takes lines of jobs: older ones do not, nor do those with a store that cannot keep them."""
         self.takes_values = False
+        self.takes_streams = False
+        """Whether it takes items of streams."""
         """Whether it takes VALUES."""
         self._takes_texts = False
         """Whether the server takes PROGRESS_TEXT."""
@@ -233,6 +237,8 @@ class WorkerSession:
         """The number of answers to them."""
         self._asked: dict[bytes, Callable[[MainspringError | None], None]] = {}
         """The requests for completion tokens that were not answered, by the ids of their calls."""
+        self._writing: dict[bytes, Callable[[list[str] | MainspringError], None]] = {}
+        """The same for items of streams."""
         self._number = 0
         """The number of such requests."""
         self._pace = b""
@@ -342,6 +348,29 @@ class WorkerSession:
         else:
             done(call_error(args[1].decode(), args[2].decode("utf-8", "replace")))
 
+    def write_items(
+        self, batches: Sequence[Mapping[str, object]], done: Callable[[list[str] | MainspringError], None]
+    ) -> None:
+        """Send items of streams; ``done`` is called with the outcomes of the batches, or with the error."""
+        if not self.agreed:
+            done(ServerError("the connection of this job has ended"))
+            return
+        self._number += 1
+        call_id = b"%b%d" % (_STREAMS_CALL, self._number)
+        self._writing[call_id] = done
+        params = msgspec.json.encode({"batches": batches})
+        self._output.append(gearman_protocol.request(Type.CALL, call_id, b"worker.streams", params))
+
+    def _written(self, kind: int, args: list[bytes]) -> None:
+        """Process the answer about items of streams."""
+        done = self._writing.pop(args[0], None)
+        if done is None:
+            return
+        if kind == Type.ANSWER:
+            done(msgspec.json.decode(args[1])["taken"])
+        else:
+            done(call_error(args[1].decode(), args[2].decode("utf-8", "replace")))
+
     def send_logs(self, lines: bytes) -> None:
         """Send lines of jobs, encoded."""
         if self.agreed:
@@ -430,7 +459,8 @@ class WorkerSession:
         self._connection = Connection("client", max_body=MAX_BODY)
         self._has_named = self._namespace == DEFAULT
         self._output = [extension_request(self._token)]
-        self.agreed = self.registered = self.takes_logs = self.takes_values = self._takes_texts = False
+        self.agreed = self.registered = self._takes_texts = False
+        self.takes_logs = self.takes_values = self.takes_streams = False
         self._pauses = 0
         self.credit = 0
         self.unanswered = 0
@@ -442,6 +472,9 @@ class WorkerSession:
         paced, self.paced = self.paced, set()
         for key in paced:
             self._ended(key)
+        writing, self._writing = self._writing, {}
+        for written in writing.values():
+            written(ServerError("the connection to the server has ended, and the delivery of this job with it"))
         asked, self._asked = self._asked, {}
         for done in asked.values():
             done(ServerError("the connection to the server has ended, and the delivery of this job with it"))
@@ -484,9 +517,12 @@ class WorkerSession:
                 events += self._beaten(args[0])
             elif kind in _CALLED and args[0].startswith(_COMPLETION_CALL):
                 self._opened(kind, args)
+            elif kind in _CALLED and args[0].startswith(_STREAMS_CALL):
+                self._written(kind, args)
             elif kind in _CALLED and args[0] == _LOGS_CALL:
                 self.takes_logs = kind == Type.ANSWER
                 self.takes_values = self.takes_logs and b'"values":true' in args[1]
+                self.takes_streams = self.takes_logs and b'"streams":true' in args[1]
             elif kind in _CALLED and args[0] == _TEXTS_CALL:
                 self._takes_texts = kind == Type.ANSWER
                 self.registered = True  # servers answer in order, and this call follows the registrations

@@ -628,6 +628,8 @@ class Watcher:
         self._reports.send()
         if self._reports.progress_waits:
             self._reports.send_last(one.link, one.key)
+        if self._reports.has_streams:
+            self._reports.close_streams(one.link, one.key)
         one.link.session.settle(one.key, settlement)
         one.link.flush()
         self._forget(one)

@@ -34,6 +34,7 @@ from mainspring.client.options import check_short, check_text
 from mainspring.client.payload import encode_result, result_decoder
 from mainspring.errors import JobFailed, UsageError, WorkflowUsageError
 from mainspring.jobs.model import encodable, text_of
+from mainspring.streams.model import Written
 from mainspring.values.model import Published
 from mainspring.workflow_code import guards
 from mainspring.workflow_code.carried import SINCE as CARRIED_SINCE
@@ -127,6 +128,7 @@ class Calls:
         self.progress: RunProgress | None = None
         """The code's last report, which goes to the node with the next decision."""
         self._published = Published()
+        self._written = Written()
         self._attempts: dict[int, int] = {}
         self.steps = LocalSteps(loop, state.limits.largest)
         self._conditions: list[tuple[Callable[[], object], asyncio.Future[Any]]] = []
@@ -176,6 +178,16 @@ class Calls:
         checked = self._published.add(name, data)
         if not (self.state.replaying or self.state.evicted):
             self.state.values[checked] = data
+
+    def write_item(self, name: str, value: Any) -> None:
+        """Add an item to a stream, unless an earlier execution has.
+
+        Replays count the items, too, so that one too many is refused at the same call.
+        """
+        item = encode_json(value, f"an item of the stream {name!r}")
+        self._written.add(name, item)
+        if not (self.state.replaying or self.state.evicted):
+            self.state.streams.setdefault(name, []).append(item)
 
     # ---- activities ----
 

@@ -128,6 +128,8 @@ class RunState:
         """Lines of the code for the next report."""
         self.values: dict[str, bytes] = {}
         """Values that the code has published, for the next report."""
+        self.streams: dict[str, list[bytes]] = {}
+        """Items that the code has written to streams, for the next report."""
 
 
 class Transaction(NamedTuple):

@@ -33,6 +33,7 @@ from mainspring.sizes import (
     UNREAD,
     shorten,
 )
+from mainspring.streams.model import refused_streams
 from mainspring.values.model import refused_values
 from mainspring.workflows.history import ChildPolicy
 from mainspring.workflows.model import (
@@ -93,6 +94,8 @@ class DecideMessage(msgspec.Struct, array_like=True, frozen=True):
     """Steps that wait for their next attempts; only to a node whose decisions say ``retries``."""
     values: tuple[tuple[str, bytes], ...] = ()
     """Names and values that the code has published; a node stores them with the report."""
+    streams: tuple[tuple[str, tuple[bytes, ...]], ...] = ()
+    """Names of streams with the items that the code has written, likewise."""
 
 
 class Lease(IntEnum):
@@ -203,7 +206,7 @@ def refusal(message: DecideMessage, largest: int, is_workflow: Callable[[bytes],
             return f"step {step.number} has a number, batch ({step.batch}) or attempt ({step.attempt}) out of range"
         if len(step.result) > largest or len(step.function) > TEXT_LIMIT or not 0 <= step.digest < 2**64:
             return f"the result of step {step.number} has {len(step.result)} bytes, the store takes {largest}"
-    if why := refused_values(message.values):
+    if why := refused_values(message.values) or refused_streams(message.streams):
         return why
     if len(message.retries) > MOST_DECISIONS:
         return f"a report has at most {MOST_DECISIONS} steps that wait"

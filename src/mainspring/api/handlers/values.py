@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mainspring.jobs.service import JobService
     from mainspring.turns_of_loop import Timer
     from mainspring.values.model import StoredValue
-    from mainspring.values.service import ValueService, Waiter
+    from mainspring.values.service import ValueService, Waiter, Waiters
 
 MOST_WAITS: Final = 1000
 """Requests of a node that wait for values at the same time. Streams have places of their own."""
@@ -69,7 +69,7 @@ class ValueCalls:
             self._waits.free(call.caller, request.namespace)
 
     async def _wait(self, request: ListValues | ShowValue, call: Call) -> PublishedValues:
-        job_id = self._id_of(request.handle, call)
+        job_id = id_of(self._service, request.handle, call)
         if request.name is not None:
             check_name(request.name)
         if not request.wait:
@@ -84,7 +84,7 @@ class ValueCalls:
 
     async def _follow(self, request: FollowValues, call: Call, feed: Feed) -> Callable[[], None]:
         """Send values as they are stored. A slow client gets the last ones when it has read the others."""
-        job_id = self._id_of(request.handle, call)
+        job_id = id_of(self._service, request.handle, call)
         first = await self._newer(job_id, None, 0, call)  # raises before the stream begins
         under_way = CallInProgress(
             self._send(job_id, first, call, feed), lambda _: feed.end(), lambda _: feed.end(), lambda _: feed.end()
@@ -109,50 +109,54 @@ class ValueCalls:
     async def _pause(self) -> None:
         await Callback[None](lambda done, _: self._service.later(EVENT_INTERVAL, lambda: done(None)))
 
-    def _id_of(self, handle: str, call: Call) -> int:
-        job_id = self._service.handles.parse(handle.encode())
-        if job_id is None:
-            raise call.not_found()
-        return job_id
-
-    def _awaiting(self, job_id: int, seconds: float | None = None) -> _Awaiting:
+    def _awaiting(self, job_id: int, seconds: float | None = None) -> JobWait:
         assert self._values is not None
-        return _Awaiting(self._values, self._service, job_id, seconds)
+        return JobWait(self._values.waiters, self._service, job_id, seconds)
 
     async def _newer(self, job_id: int, name: str | None, after: int, call: Call) -> PublishedValues:
         """Return the values after a change. Raises ApiError for a job that does not exist, or is not the caller's."""
         assert self._values is not None
         # Before the values are read: those of a job that has ended are all stored.
-        ended = await self._has_ended(job_id, call)
+        ended = await has_ended(self._service, job_id, call)
         rows = await self._values.read(job_id, name)
         return PublishedValues([_shown(row) for row in rows if row.number > after], ended)
 
-    async def _has_ended(self, job_id: int, call: Call) -> bool:
-        held = self._service.table.find(job_id)
-        job: Job | None = held.job if held is not None else None
-        if job is None:
-            job = await Callback(partial(self._service.clients.find, job_id, namespace=call.request.namespace))
-        if job is None:
-            raise call.not_found()
-        namespace, function = split(job.function)
-        if namespace != call.request.namespace:
-            raise call.not_found()
-        call.check(function_text(function))
-        return State(job.state).ended
+
+def id_of(service: JobService, handle: str, call: Call) -> int:
+    """Return the job of a handle. Raises ApiError."""
+    job_id = service.handles.parse(handle.encode())
+    if job_id is None:
+        raise call.not_found()
+    return job_id
 
 
-class _Awaiting:
-    """A waiter for the values of a job, and for its end at this node, as long as the block lasts."""
+async def has_ended(service: JobService, job_id: int, call: Call) -> bool:
+    """Return whether a job has ended. Raises ApiError for a job that does not exist, or is not the caller's."""
+    held = service.table.find(job_id)
+    job: Job | None = held.job if held is not None else None
+    if job is None:
+        job = await Callback(partial(service.clients.find, job_id, namespace=call.request.namespace))
+    if job is None:
+        raise call.not_found()
+    namespace, function = split(job.function)
+    if namespace != call.request.namespace:
+        raise call.not_found()
+    call.check(function_text(function))
+    return State(job.state).ended
 
-    def __init__(self, values: ValueService, service: JobService, job_id: int, seconds: float | None) -> None:
-        self._values = values
+
+class JobWait:
+    """A waiter for what a job publishes or writes, and for its end at this node, as long as the block lasts."""
+
+    def __init__(self, waiters: Waiters, service: JobService, job_id: int, seconds: float | None = None) -> None:
+        self._waiters = waiters
         self._service = service
         self._job_id = job_id
         self._seconds = seconds
         self._timer: Timer | None = None
 
     def __enter__(self) -> Waiter:
-        self._waiter = waiter = self._values.waiters.add(self._job_id)
+        self._waiter = waiter = self._waiters.add(self._job_id)
         self._service.hub.subscribe(self._changed, self._job_id)
         if self._seconds is not None:
             self._timer = self._service.timers.at(self._service.clock.monotonic() + self._seconds, waiter.wake)
@@ -162,7 +166,7 @@ class _Awaiting:
         if self._timer is not None:
             self._service.timers.cancel(self._timer)
         self._service.hub.unsubscribe(self._changed, self._job_id)
-        self._values.waiters.remove(self._job_id, self._waiter)
+        self._waiters.remove(self._job_id, self._waiter)
 
     def _changed(self, job: Job) -> None:
         if State(job.state).ended:

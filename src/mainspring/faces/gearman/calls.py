@@ -24,11 +24,12 @@ from mainspring.nodes.model import Pace
 from mainspring.resources.holds import ResourceSpec  # noqa: TC001 - msgspec reads the annotations
 from mainspring.resources.rules import Times
 from mainspring.sizes import ENTRIES, Seconds, Text
+from mainspring.streams.model import BATCH_ITEMS
 from mainspring.wire.gearman_protocol import Type, response
 from mainspring.workflows.decider_workers import CacheReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from mainspring.access.caller import Caller as Identity
     from mainspring.access.caller import Refusals
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from mainspring.errors import MainspringError
     from mainspring.faces.gearman.peer_io import Outbox, Outgoing, Outstanding
     from mainspring.jobs.held import Worker
+    from mainspring.streams.model import Taken
 
 CALL_COST = 64
 """The number of unanswered requests that a call counts as, because it may list a thousand jobs. A small request counts as one."""
@@ -44,13 +46,14 @@ CALL_ID_LIMIT = 1024
 """Bytes of a call's id. A watch keeps the id as long as the connection lasts, and sends it with each event."""
 SLOTS_LIMIT = 1_000_000
 MOST_DELIVERIES = 100_000
+MOST_BATCHES = 1000
 WATCHER_BACKLOG = 2**20
 """Bytes that a watcher may leave unread; above it, events are left out."""
 WATCHES = 1000
 """Watches of a node at the same time: each costs time at every change of a job."""
 DEFECT = Problem(Code.UNAVAILABLE, "the node could not answer because of a defect: its log has the reason")
 _EMPTY_ANSWER: dict[str, object] = {}
-_TAKES_VALUES: dict[str, object] = {"values": True}
+_TAKES_VALUES: dict[str, object] = {"values": True, "streams": True}
 
 log = structlog.get_logger("mainspring.api")
 
@@ -126,6 +129,14 @@ class Caller(Protocol):
 
     def declare_results(self, seconds: Mapping[str, float]) -> None:
         """Set the seconds for which the functions of this peer's worker keep results; none for others."""
+
+    def write_items(
+        self,
+        batches: Sequence[tuple[bytes, bytes, str, int, int, Sequence[bytes]]],
+        done: Callable[[Sequence[Taken]], None],
+        failed: Callable[[MainspringError], None],
+    ) -> None:
+        """Store items of streams, by the handles and tokens of deliveries of this peer's workers."""
 
     async def open_completion(
         self, handle: bytes, token: bytes, digest: str, expires: float, heartbeat: float | None
@@ -239,6 +250,33 @@ class OpensCompletion(Request[None]):
     """The SHA-256 of the completion token, which the worker keeps to itself."""
     expires: Seconds
     heartbeat: Seconds | None = None
+
+
+class WrittenItems(msgspec.Struct):
+    """Items that a job of the worker has written to a stream."""
+
+    handle: Text
+    token: Text
+    """The delivery token."""
+    name: Text
+    writer: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+    """A number that the worker has chosen at random for this delivery."""
+    position: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+    """The number of the first item among those of the delivery for this stream."""
+    items: Annotated[list[msgspec.Raw], msgspec.Meta(max_length=BATCH_ITEMS)]
+
+
+class WritesStreams(Request[None]):
+    """Store items that jobs of the worker on this connection have written to streams.
+
+    The answer has the outcome of each batch: ``stored``, ``full`` or ``lost``. A worker that gets another answer, or none, sends
+    the batch again, with later items or without: what is stored already is left out.
+    """
+
+    permission = Permission.DEVELOP
+    requires = Feature.STREAMS
+    call = "worker.streams"
+    batches: Annotated[list[WrittenItems], msgspec.Meta(max_length=MOST_BATCHES)]
 
 
 class Prepares(Request[None]):
@@ -367,6 +405,7 @@ class Calls:
             Drains: _drains,
             Prepares: _prepares,
             OpensCompletion: _opens_completion,
+            WritesStreams: _writes_streams,
             Describe: _describe,
             SendsBeats: _sends_beats,
             ReportsPace: _reports_pace,
@@ -590,6 +629,32 @@ def _opens_completion(peer: Caller, call_id: bytes, request: OpensCompletion) ->
         opened,
         failed,
     )
+
+
+def _writes_streams(peer: Caller, call_id: bytes, request: WritesStreams) -> None:
+    batches = [
+        (
+            one.handle.encode(),
+            one.token.encode(),
+            one.name,
+            one.writer,
+            one.position,
+            [bytes(item) for item in one.items],
+        )
+        for one in request.batches
+    ]
+    size = sum(len(item) for one in batches for item in one[-1])
+    peer.unanswered.add(1, size)
+
+    def written(taken: Sequence[Taken]) -> None:
+        _answer(peer, call_id, {"taken": [one.name.lower() for one in taken]})
+        peer.unanswered.remove(1, size)
+
+    def failed(error: MainspringError) -> None:
+        _fault(peer, call_id, problem_of(error))
+        peer.unanswered.remove(1, size)
+
+    peer.write_items(batches, written, failed)
 
 
 def _drains(peer: Caller, call_id: bytes, _: Drains) -> None:

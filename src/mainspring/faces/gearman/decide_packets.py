@@ -549,9 +549,12 @@ class DecisionReports:
             semantics=message.semantics,
             retries=() if malformed else message.retries,
             values=() if malformed or self._peer.face.values is None else message.values,
+            streams=() if malformed or self._peer.face.streams is None else message.streams,
         )
         if completion.values:
             done = self._publishing(run, done)
+        if completion.streams:
+            done = self._writing(run, done)
         store = lines_of_report(self._peer, run, held, message.log) if message.log else None
         if store is not None:
             done = _storing(store, done)
@@ -571,6 +574,19 @@ class DecisionReports:
             done(decided)
 
         return published
+
+    def _writing(self, run: int, done: Callable[[Decided], None]) -> Callable[[Decided], None]:
+        """Return ``done``, which wakes those who read the streams of a run, if its report was recorded."""
+        service = self._peer.face.streams
+        assert service is not None
+        root = service.root_of(run)
+
+        def written(decided: Decided) -> None:
+            if decided.verdict == _RECORDED:
+                service.written([root])
+            done(decided)
+
+        return written
 
     def _audit(self, run: int, why: str) -> None:
         peer = self._peer
@@ -627,6 +643,7 @@ def _report_size(message: DecideMessage) -> int:
         500
         + len(message.log)
         + sum(len(name) + len(value) for name, value in message.values)
+        + sum(len(item) for _, items in message.streams for item in items)
         + sum(len(step.result) for step in message.steps)
         + sum(len(one.result) for one in message.settlements)
         + 200 * len(message.decisions)

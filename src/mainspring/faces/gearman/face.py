@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from mainspring.faces.gearman.peers import Connected, Peers
     from mainspring.job_logs.service import LogService
     from mainspring.jobs.service import JobService
+    from mainspring.streams.service import StreamService
     from mainspring.values.service import ValueService
     from mainspring.workflows.service import WorkflowService
 
@@ -129,6 +130,7 @@ class GearmanFace:
         works: WorkService | None = None,
         conflicts: ConflictService | None = None,
         values: ValueService | None = None,
+        streams: StreamService | None = None,
         access: Credentials | None = None,
         keyed_submits: KeyedSubmits | None = None,
         refusals: Refusals | None = None,
@@ -160,6 +162,8 @@ class GearmanFace:
         """Work in other systems; None if the node's store keeps none."""
         self.values = values
         """The published values of jobs; None if the node's store keeps none."""
+        self.streams = streams
+        """The streams of jobs; None if the node's store keeps none."""
         self.remote_load = remote_load
         """Returns the other nodes' counts for ``status``; None if the node does not count its fleet."""
         self.piece_cache = PieceCache(service.clock.monotonic)

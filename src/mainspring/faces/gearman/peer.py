@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from msgspec.structs import replace
 
 from mainspring.access.caller import LOCAL, NOBODY
+from mainspring.clock import to_us
 from mainspring.errors import ConflictError, UsageError
 from mainspring.faces.gearman.face import SIGN_IN_BYTES
 from mainspring.faces.gearman.guard import Guard
@@ -20,6 +21,7 @@ from mainspring.jobs.model import DECISIONS
 from mainspring.namespaces import DEFAULT, key, key_of_text, name_text
 from mainspring.resources.holds import resource_of
 from mainspring.resources.rules import NO_TIMES
+from mainspring.streams.model import NewItems, Taken, refused_items
 from mainspring.wire.gearman_protocol import Connection, Type, response
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from mainspring.access.caller import Caller
     from mainspring.callbacks import CallInProgress
+    from mainspring.errors import MainspringError
     from mainspring.external.service import WorkService
     from mainspring.faces.gearman.face import GearmanFace
     from mainspring.faces.gearman.guard import Credentials, Refusals
@@ -235,6 +238,40 @@ class Peer:
     def now(self) -> float:
         """Return monotonic time."""
         return self.service.clock.monotonic()
+
+    def write_items(
+        self,
+        batches: Sequence[tuple[bytes, bytes, str, int, int, Sequence[bytes]]],
+        done: Callable[[Sequence[Taken]], None],
+        failed: Callable[[MainspringError], None],
+    ) -> None:
+        """Store items of streams, by the handles and tokens of deliveries of this peer's workers.
+
+        A delivery that has lost its lease writes nothing, nor does that of a decision: its run could have lost it.
+        """
+        streams = self.face.streams
+        assert streams is not None, "the call is refused without them"
+        if why := next((why for *_, name, _, _, items in batches if (why := refused_items(name, items))), ""):
+            failed(UsageError(why))
+            return
+        now_us = to_us(self.service.clock.wall())
+        found: list[NewItems | None] = []
+        for handle, token, name, writer, position, items in batches:
+            held = self.running(handle)
+            if held is None or held.token != token or not held.stored or held.job.function[:1] == DECISIONS:
+                found.append(None)
+            else:
+                found.append(NewItems(held.job.id, name, held.job.attempt + 1, writer, position, now_us, items))
+        new = [one for one in found if one is not None]
+
+        def written(taken: Sequence[Taken]) -> None:
+            outcomes = iter(taken)
+            done([Taken.LOST if one is None else next(outcomes) for one in found])
+
+        if new:
+            streams.append(new, written, failed)
+        else:
+            written([])
 
     async def open_completion(
         self, handle: bytes, token: bytes, digest: str, expires: float, heartbeat: float | None

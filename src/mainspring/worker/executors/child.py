@@ -121,6 +121,19 @@ class Published(msgspec.Struct, tag="published", array_like=True):
     value: bytes
 
 
+class Written(msgspec.Struct, tag="written", array_like=True):
+    """An item that the running job has written to a stream."""
+
+    name: str
+    item: bytes
+
+
+class Flush(msgspec.Struct, tag="flush", array_like=True):
+    """A request to store all items of the running job; the process chooses the number. `Opened` is the answer."""
+
+    number: int
+
+
 class WaitBegun(msgspec.Struct, tag="waits", array_like=True):
     """The begin of a wait of the running job for another one; the process chooses the number."""
 
@@ -144,7 +157,9 @@ class Ended(msgspec.Struct, tag="ended", array_like=True):
 
 
 ToChild: TypeAlias = Run | Halt | Leave | Refuse | Opened
-ToParent: TypeAlias = Begun | Progress | Data | Logged | Published | WaitBegun | WaitEnded | Ended | OpenToken
+ToParent: TypeAlias = (
+    Begun | Progress | Data | Logged | Published | Written | Flush | WaitBegun | WaitEnded | Ended | OpenToken
+)
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_to_child: Final = msgspec.msgpack.Decoder(ToChild).decode
@@ -211,6 +226,17 @@ class Child:
     def publish(self, job: CurrentJob, name: str, value: bytes) -> None:  # noqa: ARG002
         """Send a value to the worker."""
         self.send(Published(name, value))
+
+    def write_item(self, job: CurrentJob, name: str, item: bytes) -> int:  # noqa: ARG002
+        """Send an item to the worker. A full pipe waits."""
+        self.send(Written(name, item))
+        return 0
+
+    def flush_streams(self, job: CurrentJob, done: Callable[[MainspringError | None], None]) -> None:  # noqa: ARG002
+        """Let the worker store all items."""
+        number = next(self._numbers)
+        self._asked[number] = done
+        self.send(Flush(number))
 
     def waits(self, job: CurrentJob, awaited: Awaited) -> None:  # noqa: ARG002
         """Notify the worker that the job waits for another one."""

@@ -26,6 +26,7 @@ from mainspring.worker.executors.child import (
     Begun,
     Data,
     Ended,
+    Flush,
     Halt,
     Leave,
     Logged,
@@ -39,6 +40,7 @@ from mainspring.worker.executors.child import (
     Unframer,
     WaitBegun,
     WaitEnded,
+    Written,
     decode_to_parent,
     frame,
 )
@@ -68,6 +70,14 @@ def _publish(job: CurrentJob, message: Published) -> None:
         job.publish(message.name, msgspec.json.decode(message.value))
     except UsageError as refusal:
         _log.warning("a published value was dropped", reason=str(refusal))
+
+
+def _write(job: CurrentJob, message: Written) -> None:
+    """Pass on an item of a stream. A local step writes none; its process does not know that it runs one."""
+    try:
+        job.pass_item(message.name, message.item)
+    except UsageError as refusal:
+        _log.warning("an item of a stream was dropped", reason=str(refusal))
 
 
 class ProcessExecutor:
@@ -286,6 +296,10 @@ class _Child(asyncio.Protocol):
                     delivery.job.write_log(message.line)
                 case Published() if delivery is not None:
                     _publish(delivery.job, message)
+                case Written() if delivery is not None:
+                    _write(delivery.job, message)
+                case Flush() if delivery is not None:
+                    delivery.job.flush_streams(partial(self._opened, delivery, message.number))
                 case WaitBegun() if delivery is not None:
                     self._executor.waits(delivery)
                     awaited = Awaited(message.handle, partial(self._refuse, message.number))

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from mainspring.codecs import JSON_KEY, PREFIX
 from mainspring.errors import CodecError, LostKeyError
-from mainspring.worker.reports import encoded_value
+from mainspring.worker.reports import encoded_item, encoded_value
 from mainspring.workflows import history, requests
 from mainspring.workflows.carrying import arguments_digest
 from mainspring.workflows.history import MarkerName, decode_events, is_hold_answer
@@ -130,6 +130,10 @@ class RunPayloads:
     def values(self, values: Iterable[tuple[str, bytes]]) -> tuple[tuple[str, bytes], ...]:
         """Return published values as they are stored. Raises CodecError, and UsageError for one that is too large then."""
         return tuple((name, encoded_value(self.codecs, name, value)) for name, value in values)
+
+    def streams(self, streams: Iterable[tuple[str, tuple[bytes, ...]]]) -> tuple[tuple[str, tuple[bytes, ...]], ...]:
+        """Return items of streams as they are stored. Raises CodecError, and UsageError for one that is too large then."""
+        return tuple((name, tuple(encoded_item(self.codecs, name, one) for one in items)) for name, items in streams)
 
 
 def _place(one: Any) -> tuple[str, Kind, str] | None:

@@ -285,6 +285,20 @@ class Run:
         )
         return ()
 
+    def take_streams(self) -> tuple[tuple[str, tuple[bytes, ...]], ...]:
+        """Return the items that the code has written since the last report, if the server keeps them."""
+        streams = self.instance.streams
+        if not streams:
+            return ()
+        taken = tuple((name, tuple(items)) for name, items in streams.items())
+        streams.clear()
+        if self.link.session.takes_streams:
+            return taken
+        _log.warning(
+            "items of streams were dropped: the server keeps none", run=self.id, names=[name for name, _ in taken]
+        )
+        return ()
+
     def take_ended(self) -> list[EndedActivity]:
         """Return the ended activities, which wait no longer."""
         if self.unanswered is not None:

@@ -88,6 +88,17 @@ class _StepReports:
             " or execute it as an activity"
         )
 
+    def write_item(self, job: CurrentJob, name: str, item: bytes) -> int:  # noqa: ARG002 - none is written
+        """Refuse it, likewise."""
+        raise UsageError(
+            f"{job.function} runs as a local step, which writes to no stream: call workflow.stream({name!r}).write(…) in the"
+            " workflow, or execute it as an activity"
+        )
+
+    def flush_streams(self, job: CurrentJob, done: Callable[[MainspringError | None], None]) -> None:  # noqa: ARG002
+        """Do nothing: a step writes to no stream."""
+        done(None)
+
     def waits(self, job: CurrentJob, awaited: Awaited) -> None:
         """Do nothing."""
 

@@ -435,12 +435,14 @@ class Turns:
             return
         about, lines = b"", b""
         values: tuple[tuple[str, bytes], ...] = ()
+        streams: tuple[tuple[str, tuple[bytes, ...]], ...] = ()
         steps, decisions = tuple(run.steps), tuple(run.decisions)
         try:
             about, lines, values = run.instance.about(), run.take_lines(), run.take_values()
+            streams = run.take_streams()
             if self._payloads.codecs and parked is None:
                 steps, decisions = self._payloads.steps(steps), self._payloads.decisions(decisions)
-                values = self._payloads.values(values)
+                values, streams = self._payloads.values(values), self._payloads.streams(streams)
         except CodecError as error:
             parked = parked or parked_by(error)
         except Exception as error:  # noqa: BLE001 - of this run alone
@@ -466,6 +468,7 @@ class Turns:
             run.semantics,
             () if parked is not None else retries,
             () if parked is not None else values,  # the decision is made again, with what it publishes
+            () if parked is not None else streams,
         )
         run.drop_unrecorded()
         if run.key is not None and not more:
@@ -603,7 +606,15 @@ def _encodable(message: DecideMessage) -> DecideMessage:
     except Exception as error:  # noqa: BLE001 - as above
         why = f"its commands and results cannot be encoded: {text_of(error)}; correct the code, and start a worker with it"
         return replace(
-            message, more=False, steps=(), decisions=(), about=b"", parked=Parked("defect", why), log=b"", values=()
+            message,
+            more=False,
+            steps=(),
+            decisions=(),
+            about=b"",
+            parked=Parked("defect", why),
+            log=b"",
+            values=(),
+            streams=(),
         )
     return message
 
@@ -613,4 +624,6 @@ def _parking(message: DecideMessage, size: int, limit: int) -> DecideMessage:
         f"the commands and results of one decision have {format_size(size)}, and the node takes at most {format_size(limit)} at a"
         " time: wait for some activities before you submit more, or store large values elsewhere and pass their names"
     )
-    return replace(message, more=False, steps=(), decisions=(), about=b"", parked=Parked("defect", why), values=())
+    return replace(
+        message, more=False, steps=(), decisions=(), about=b"", parked=Parked("defect", why), values=(), streams=()
+    )
