@@ -44,7 +44,7 @@ class StreamCursor:
     """A reader's place in a stream: the parameters of its next request."""
 
     def __init__(self, name: str, offset: int, *, follow: bool) -> None:
-        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+        if type(offset) is not int or offset < 0:
             raise UsageError(f"the offset of a stream is a whole number from 0; this is {offset!r}")
         self._name = check_name(name)
         self._follow = follow
@@ -101,11 +101,15 @@ class StreamReader:
         self._connections = connections
         self._handle = handle
         self._ahandle = ahandle
-        self._make = lambda: StreamCursor(name, offset, follow=follow)
-        self._make()  # raises UsageError at the call
+        self._place = name, offset, follow
+        self._cursor()  # raises UsageError at the call
+
+    def _cursor(self) -> StreamCursor:
+        name, offset, follow = self._place
+        return StreamCursor(name, offset, follow=follow)
 
     def __iter__(self) -> Generator[StreamItem]:
-        cursor, handle = self._make(), self._handle()
+        cursor, handle = self._cursor(), self._handle()
         client = self._connections.blocking()
         while not cursor.ended:
             try:
@@ -116,7 +120,7 @@ class StreamReader:
                 yield from cursor.take(answer, self._connections.codecs)
 
     async def __aiter__(self) -> AsyncGenerator[StreamItem]:
-        cursor, handle = self._make(), await self._ahandle()
+        cursor, handle = self._cursor(), await self._ahandle()
         client = self._connections.aio()
         while not cursor.ended:
             try:

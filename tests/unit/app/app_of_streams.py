@@ -50,7 +50,7 @@ async def on_the_loop() -> str:
     return ""
 
 
-@app.task(retry=Retry(2, delay=0.01))
+@app.task(retry=Retry(2, initial=0.01))
 def fails_once() -> None:
     current_job().stream("a").write(current_job().attempt)
     if current_job().attempt == 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -39,7 +39,7 @@ def memory() -> Iterator[InMemory]:
         yield memory
 
 
-def values(job: Job[object], name: str = "a", offset: int = 0) -> list[object]:
+def values(job: Job[Any], name: str = "a", offset: int = 0) -> list[object]:
     """Return the values of a stream until its job has ended."""
     return [item.value for item in job.read_stream(name, offset)]
 
@@ -72,8 +72,9 @@ def test_each_executor_writes(task: object) -> None:
         assert "aflush()" in job.result(60)
 
 
-def test_a_reader_sees_where_an_attempt_was_given_up() -> None:
+def test_a_reader_sees_where_an_attempt_was_given_up(memory: InMemory) -> None:
     job = fails_once.submit()
+    memory.result(job)
     assert [(item.value, item.attempt, item.part) for item in job.read_stream("a")] == [(1, 1, 1), (2, 2, 2)]
 
 
