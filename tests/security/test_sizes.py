@@ -147,6 +147,7 @@ CHECKED: dict[str, str] = {
     r"faces\.gearman\.worker_reports\.LoggedLines\.(handle|token)": "only compared",
     r"faces\.gearman\.worker_reports\.PublishedOf\.(handle|token)": "only compared",
     r"faces\.gearman\.worker_reports\.PublishedOf\.values.*": "values.model.refused_values",
+    r"faces\.gearman\.calls\.WrittenItems\.items.*": "streams.model.refused_items",
     r"job_logs\.model\.Line\.\w+(\{[kv]\})?": "tidy: shortened and clamped",
 }
 """The fields without a limit in their type, and what limits them."""

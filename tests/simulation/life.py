@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mainspring.api.handlers.jobs import JobCalls, JobChangeCalls
 from mainspring.api.handlers.logs import LogCalls
 from mainspring.api.handlers.registry import Api
+from mainspring.api.handlers.streams import StreamCalls
 from mainspring.api.handlers.submitting import SubmitCalls
 from mainspring.api.handlers.values import ValueCalls
 from mainspring.api.handlers.workflows import VersionCalls, WorkflowCalls
@@ -24,6 +25,7 @@ from mainspring.jobs.service import JobService
 from mainspring.server.engines import run_slice
 from mainspring.storage.commit_queue import CommitQueue
 from mainspring.storage.reads import Reads
+from mainspring.streams.service import StreamService
 from mainspring.values.service import ValueService, Waiters
 from mainspring.workflows.model import Limits
 from mainspring.workflows.service import RootRuns, WorkflowService
@@ -115,6 +117,16 @@ class Life:
                 is_held=lambda job_id: self.service.table.find(job_id) is not None,
                 **of_runs,
             )
+        streams = None
+        if Feature.STREAMS not in engine.lacks:
+            streams = StreamService(
+                self.commits,
+                self.reads,
+                clock,
+                Waiters(clock.monotonic, lambda: self.service.term, None, None),
+                lambda: self.service.term,
+                root_of=of_runs.get("root_of", lambda run: run),
+            )
         values = None
         if Feature.VALUES not in engine.lacks:
             values = ValueService(
@@ -132,6 +144,7 @@ class Life:
             changes.handlers,
             LogCalls(logs, self.service).handlers,
             ValueCalls(values, self.service).handlers,
+            StreamCalls(streams, self.service).handlers,
         ]
         if self.workflows is not None:
             limits = Limits(largest=engine.max_value)
@@ -152,6 +165,7 @@ class Life:
             workflows=self.workflows,
             logs=logs,
             values=values,
+            streams=streams,
         )
         self.logs, self.values = logs, values
         self.wires: list[Wire] = []

@@ -86,7 +86,7 @@ class ReadStream(Request[StreamPage]):
     touches = Touches.JOB
     reads_object = True
     call = "jobs.stream"
-    http = get("jobs/{handle}/streams/{name}", problems=(Code.JOB_NOT_FOUND,))
+    http = get("jobs/{handle}/streams/{name}", name="jobs_streams_read", problems=(Code.JOB_NOT_FOUND,))
     only_reads = True
     handle: Handle
     name: StreamName
@@ -111,7 +111,7 @@ class FollowStream(Request[None]):
     name_in_audit = "jobs.follow_stream"
     http = get(
         "jobs/{handle}/streams/{name}/stream",
-        name="jobs_stream_live",
+        name="jobs_streams_stream",
         stream=True,
         resume="after",
         problems=(Code.JOB_NOT_FOUND,),

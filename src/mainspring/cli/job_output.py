@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import msgspec
 from cyclopts import Parameter
 
 from mainspring.api.jobs import FollowLogs, ReadJobLogs
+from mainspring.api.streams import ListStreams, ReadStream
 from mainspring.api.values import ListValues, ShowValue
 from mainspring.api.workflows import ShowRun
 from mainspring.cli.calls import NOTHING, Given, call, takes
@@ -30,9 +32,10 @@ from mainspring.cli.operations import Handle  # noqa: TC001 - cyclopts reads the
 from mainspring.cli.options import DURATION_OPTION, LOCAL, Json, ServerOptions, plain
 from mainspring.client.outcomes import failure
 from mainspring.codecs import described, described_json
-from mainspring.errors import JobFailed, NotFoundError, UsageError
+from mainspring.errors import ConnectionLostError, JobFailed, NotFoundError, UsageError
 from mainspring.jobs.user_data import decoded_result
 from mainspring.quantities import format_duration
+from mainspring.streams.model import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -153,6 +156,8 @@ def logs(
 
 Key = Annotated[str, Parameter(name="KEY", help="The handle of a job, or the handle or workflow id of a run.")]
 ValueName = Annotated[str | None, Parameter(name="NAME", help="Print this value alone, as JSON.")]
+ANSWER_WITHIN = 5.0
+"""Seconds beyond the server's own wait after which a request for items is sent again."""
 VALUE_COLUMNS = ("name", "value", "at", "attempt")
 VALUE_STEPS: tuple[Step, ...] = ({"value": 60}, {"at": AS_AGE}, {"attempt": LEFT_OUT}, {"value": 20}, {"value": 1})
 
@@ -194,6 +199,91 @@ def values(
     else:
         sys.stdout.write(json_text(found["value"]) + "\n")
     return EXIT_DONE
+
+
+STREAM_COLUMNS = ("name", "items", "bytes", "at", "refused")
+STREAM_STEPS: tuple[Step, ...] = ({"at": AS_AGE}, {"refused": LEFT_OUT}, {"bytes": LEFT_OUT}, {"name": 20})
+
+
+def stream(
+    key: Key,
+    name: Annotated[str | None, Parameter(name="NAME", help="Print the items of this stream.")] = None,
+    /,
+    *,
+    offset: Annotated[
+        int, plain("--offset", "With NAME: the number of the first item to print; that of a stream is 0.")
+    ] = 0,
+    follow: Annotated[
+        bool, plain("--follow", "With NAME: print new items until the job has ended.", negative="")
+    ] = False,
+    json: Json = False,
+    server: ServerOptions = LOCAL,
+) -> int:
+    """List the streams that a job or a run has written, or print the items of one.
+
+    A task writes with current_job().stream(name).write(item), a workflow with workflow.stream(name).write(item). Texts are
+    printed as they are, without control characters; other items are printed as JSON, one in a line. Where an attempt was given up
+    and another one begins, a line on stderr says so.
+
+    EXAMPLES
+      mainspring jobs stream H:laptop:3000000000017
+      mainspring jobs stream H:laptop:3000000000017 answer --follow
+
+    EXIT CODES
+      0 printed, 3 no server, 4 no such job or run
+    """
+    client = server.client()
+    handle = handle_of(client, key)
+    if name is None:
+        if follow or offset:
+            raise UsageError("--follow and --offset are for the items of one stream: name it, or leave them out")
+        print_rows(STREAM_COLUMNS, call(client, ListStreams(handle))["items"], json=json, steps=STREAM_STEPS)
+        return EXIT_DONE
+    before: dict[str, Any] | None = None
+    inside = False
+    for one in _items(client, ReadStream(handle, check_name(name), offset), follow=follow):
+        if json:
+            print_json(one)
+            sys.stdout.flush()
+            continue
+        if before is not None and one["part"] != before["part"]:
+            sys.stdout.write("\n" if inside else "")
+            sys.stdout.flush()
+            print_error(
+                f"attempt {before['attempt']} was given up; attempt {one['attempt']} begins at item {one['offset']}"
+            )
+            inside = False
+        value = one["value"]
+        is_text = isinstance(value, str)
+        text = terminal_text(value) if is_text else json_text(value) + "\n"
+        if inside and not is_text:
+            text = "\n" + text
+        sys.stdout.write(text)
+        inside = not text.endswith("\n") if text else inside
+        before = one
+        sys.stdout.flush()
+    sys.stdout.write("\n" if inside else "")
+    return EXIT_DONE
+
+
+def _items(client: Client, request: ReadStream, *, follow: bool) -> Iterator[dict[str, Any]]:
+    """Yield the items of a stream; if a connection ends, it goes on behind the last one."""
+    from mainspring.client.streams import StreamCursor  # noqa: PLC0415 - few commands need asyncio
+
+    cursor = StreamCursor(request.name, request.offset, follow=follow)
+    while not cursor.ended:
+        try:
+            answer = client.call(request.call, cursor.params(request.handle), ANSWER_WITHIN)
+        except ConnectionLostError as error:
+            time.sleep(cursor.lost(error, time.monotonic()))
+        else:
+            yield from answer["items"]
+            cursor.passed(answer)
+
+
+def terminal_text(text: str) -> str:
+    """Return a text whose control characters, but for line feeds and tabs, are escaped: it is safe for a terminal."""
+    return "".join(one if one in "\n\t" or one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def _awaited(client: Client, handle: str, name: str, wait: float) -> dict[str, Any]:

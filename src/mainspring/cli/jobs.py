@@ -48,7 +48,7 @@ from mainspring.cli.display import (
     progress_text,
     with_durations,
 )
-from mainspring.cli.job_output import follow, handle_of, json_text, logs, values
+from mainspring.cli.job_output import follow, handle_of, json_text, logs, stream, values
 from mainspring.cli.operations import (
     Handle,
     Yes,
@@ -270,6 +270,7 @@ SHRINK_STEPS: tuple[Step, ...] = (
 jobs = App(name="jobs", help="List, show, watch and change jobs.")
 jobs.command(logs)
 jobs.command(values, usage="mainspring jobs values KEY [NAME] [OPTIONS]")
+jobs.command(stream, usage="mainspring jobs stream KEY [NAME] [OPTIONS]")
 jobs.command(follow)
 jobs.command(cancel)
 jobs.command(retry)

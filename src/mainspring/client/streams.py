@@ -60,13 +60,18 @@ class StreamCursor:
 
     def take(self, answer: dict[str, Any], codecs: Codecs) -> Iterator[StreamItem]:
         """Yield the items of an answer, and go on behind each. Raises CodecError."""
-        self._failed_at = None
-        self._delays = delays()
         for one in answer["items"]:
             value = codecs.decode_json(one["value"], "value", self._name) if codecs else one["value"]
             at = None if one["at"] is None else datetime.fromisoformat(one["at"])
             self.offset = one["offset"] + 1
             yield StreamItem(value, one["offset"], one["attempt"], one["part"], at)
+        self.passed(answer)
+
+    def passed(self, answer: dict[str, Any]) -> None:
+        """Go on behind all items of an answer."""
+        self._failed_at = None
+        self._delays = delays()
+        self.offset = answer["next"]
         self.ended = answer["ended"] or (not self._follow and not answer["items"])
 
     def lost(self, error: ConnectionLostError, now: float) -> float:

@@ -61,7 +61,7 @@ def running(node: Node) -> Running:
 
 
 def test_a_node_takes_values_if_its_store_keeps_them(node: Node) -> None:
-    assert node.connect(extended=True).call("worker.logs") == {"values": True}
+    assert node.connect(extended=True).call("worker.logs") == {"values": True, "streams": True}
 
 
 def test_another_node_refuses_them(monkeypatch: pytest.MonkeyPatch) -> None:

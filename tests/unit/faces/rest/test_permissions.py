@@ -392,7 +392,19 @@ def test_jobs_elsewhere_change_no_answer() -> None:
     asyncio.run(test())
 
 
-PAYLOADS = ("/arguments", "/logs", "/logs/stream", "/logs/text", "/payload", "/result", "/values", "/values/{name}")
+PAYLOADS = (
+    "/arguments",
+    "/logs",
+    "/logs/stream",
+    "/logs/text",
+    "/payload",
+    "/result",
+    "/streams",
+    "/streams/{name}",
+    "/streams/{name}/stream",
+    "/values",
+    "/values/{name}",
+)
 """The ends of the paths of users' data."""
 HARMLESS = {("POST", "/schedules/preview")}
 """Requests that change nothing although their method could."""
