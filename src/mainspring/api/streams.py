@@ -15,7 +15,7 @@ from mainspring.sizes import Text, about
 
 
 class StreamInfo(msgspec.Struct):
-    """What a stream has; docs/reference/protocol.md explains the keys."""
+    """The length and the size of a stream; docs/reference/protocol.md explains the keys."""
 
     name: str
     items: int

@@ -45,7 +45,7 @@ class _Stream:
 
 
 class _Delivery:
-    """What a delivery writes."""
+    """The streams of a delivery."""
 
     __slots__ = ("bytes", "error", "flushes", "is_sending", "sent_at", "streams", "writer")
 
