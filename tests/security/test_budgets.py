@@ -49,6 +49,7 @@ BOUNDED: dict[str, str] = {
     "ScheduleInfo.parents": "likewise",
     "ForkedRun.results": "FORK_CALLS",
     "ForkedRun.repeated": "FORK_CALLS",
+    "ForkedRun.given": "CALLS_LIMIT of the request",
     "Declared.changes": "one for each schedule of the request, and the App's own",
     "Previewed.times": "the count of the request",
     "Previewed.clock_changes": "the same",

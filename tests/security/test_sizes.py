@@ -136,6 +136,7 @@ def test_lists_on_postgresql_read_the_beginning_of_a_failure(name: str) -> None:
 
 CHECKED: dict[str, str] = {
     r"[\w.]+\.(args|value)": "checked_levels, and the store's largest payload",
+    r"api\.workflows\.RerunRun\.skip\{v\}": "checked_levels, and the store's largest payload",
     r"[\w.]+\.payload": "the store's largest payload",
     r"api\.completions\.\w+\.result": "is_too_deep, and the store's largest payload",
     r"api\.submitting\.(Submit|RunJob)\.(function|unique)": "submission_problem; no request from outside",

@@ -129,7 +129,7 @@ class StreamService:
     def written(self, jobs: Sequence[int]) -> None:
         """Note that items of these jobs are stored."""
         if jobs:
-            self._upkeep.has_rows = True
+            self._upkeep.written()
             self.waiters.written(sorted(set(jobs)))
 
     def check(self, now: float) -> None:

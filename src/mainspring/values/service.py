@@ -230,6 +230,10 @@ class Upkeep:
         """Whether the store may have rows. One without any is not swept, if no other node writes to it."""
         self._looked = self._swept = clock.monotonic()
 
+    def written(self) -> None:
+        """Note that the store has rows."""
+        self.has_rows = True
+
     def check(self, now: float) -> None:
         """Look and sweep, if that is due. Call it about every second."""
         self._waiters.follow()
@@ -325,7 +329,7 @@ class ValueService:
     def written(self, jobs: Sequence[int]) -> None:
         """Note that values of these jobs are stored."""
         if jobs:
-            self._upkeep.has_rows = True
+            self._upkeep.written()
             self.waiters.written(jobs)
 
     def _not_written(self, values: Sequence[NewValue], error: StoreError) -> None:

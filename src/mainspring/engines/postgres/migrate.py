@@ -326,6 +326,7 @@ FUNCTIONS: Final[Mapping[str, Runs]] = {
     "keep_roots": Runs.OWNER,
     "refuse_older_nodes": Runs.OWNER,
     "refuse_nodes_without_pauses": Runs.OWNER,
+    "release_successor": Runs.OWNER,
     "submit_1": Runs.OWNER,
     "submit": Runs.SUBMITTERS,
     "submit_anywhere": Runs.ANYWHERE,

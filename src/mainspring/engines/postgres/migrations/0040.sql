@@ -18,3 +18,4 @@ EXCEPTION WHEN unique_violation THEN
     RETURN false;
 END
 $$;
+REVOKE ALL ON FUNCTION release_successor(bigint, bytea, bigint) FROM PUBLIC;
