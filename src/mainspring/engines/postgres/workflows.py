@@ -348,8 +348,7 @@ class PostgresRuns(RunWrites, PostgresGround):
         number: int | None = self._tx.functions.numbers.get(function)
         return number
 
-    async def hold_places(self, function: bytes, now_us: int) -> int | None:
-        del now_us  # the store's clock is that of all nodes
+    async def hold_places(self, function: bytes, now_us: int) -> int | None:  # noqa: ARG002 - the store's clock is that of all nodes
         number = await self._number(function)
         if number in self._places:
             return self._places[number]
@@ -359,8 +358,8 @@ class PostgresRuns(RunWrites, PostgresGround):
         return now
 
     async def count_open_of_keys(self, function: bytes, keys: Collection[bytes]) -> dict[bytes, int]:
-        columns = [key_column(key) for key in keys]
-        return {key[1:]: n for key, n in await self._sql.fetch("roots_of_keys", await self._number(function), columns)}
+        number, columns = await self._number(function), [key_column(key) for key in keys]
+        return {key[1:]: n for key, n in await self._sql.fetch("roots_of_keys", number, columns)}
 
     async def pending_keys(self, function: bytes, after: bytes | None, limit: int) -> list[bytes]:
         """Return the keys of pending jobs. The empty one is always among them: jobs without a key may be stored apart."""
@@ -397,12 +396,15 @@ class PostgresRuns(RunWrites, PostgresGround):
         return [one for key, some in found.items() for one in sorted(some)[: numbers[key]]]
 
     async def buckets(self, function: bytes, pools: Collection[bytes]) -> dict[bytes, StoredBucket]:
-        rows = await self._sql.fetch("buckets_of_workflow", await self._number(function), list(pools))
+        number = await self._number(function)
+        rows = await self._sql.fetch("buckets_of_workflow", number, list(pools))
         return {row[0]: StoredBucket(Rate(*row[1:4]), Bucket(*row[4:])) for row in rows}
 
     async def save_buckets(self, function: bytes, buckets: Mapping[bytes, StoredBucket]) -> None:
+        number = await self._number(function)
         rows = [(pool, *astuple(one.rate), *one.bucket) for pool, one in sorted(buckets.items())]
-        await self._sql.execute("save_buckets", await self._number(function), *map(list, zip(*rows, strict=True)))
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        await self._sql.execute("save_buckets", number, *columns)
 
     async def early(self, job: int, request: int) -> EarlySignals:
         """Return how many signals are stored for a job, which no other transaction begins or signals any more."""
