@@ -32,6 +32,7 @@ SHOWN_KEYS = JOB_KEYS | {
     "done", "total",
     "traceback", "schedule", "fire_time", "concurrency_key", "tags", "text", "run", "start_by", "deadline_at",
     "works", "completion",
+        "waits_for_unique",
 }  # fmt: skip
 
 
