@@ -31,8 +31,7 @@ SHOWN_KEYS = JOB_KEYS | {
     "run_at", "expires_at", "input_size", "output_size", "max_attempts", "timeout", "worker",
     "done", "total",
     "traceback", "schedule", "fire_time", "concurrency_key", "tags", "text", "run", "start_by", "deadline_at",
-    "works", "completion",
-        "waits_for_unique",
+    "works", "completion", "waits_for_unique",
 }  # fmt: skip
 
 
