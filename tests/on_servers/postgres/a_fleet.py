@@ -171,7 +171,7 @@ class Node:
         return counts
 
     def row(self, counter: int, **values: Any) -> NodeRow:
-        return NodeRow(term=self.term, name=self.name, counter=counter, mail=True, runs=True, **values)
+        return NodeRow(term=self.term, name=self.name, counter=counter, mail=True, runs=True, pauses=True, payloads=True, **values)
 
 
 @contextlib.asynccontextmanager

@@ -46,6 +46,7 @@ INDEXES = {
     "live": "jobs USING btree (function, uniq) WHERE (uniq IS NOT NULL) UNIQUE",
     "queue": "jobs USING btree (function, priority, place) WHERE (state = 1)",
     "queue_by_key": "jobs USING btree (function, priority, key, place) WHERE ((state = 1) AND (key IS NOT NULL))",
+    "roots_by_key": "jobs USING btree (function, key) WHERE ((term = '-1'::integer) AND (key IS NOT NULL))",
     "retired_pkey": "retired USING btree (name) UNIQUE",
     "tags_pkey": "tags USING btree (namespace, tag, job) UNIQUE",
     "waits_of": "waits USING btree (term)",

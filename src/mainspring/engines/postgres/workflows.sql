@@ -242,7 +242,8 @@ CROSS JOIN LATERAL (
     WHERE state = 1 AND function = $1 AND priority = level.priority AND key BETWEEN w.key AND w.key AND key IS NOT NULL
     ORDER BY key, place LIMIT w.number FOR UPDATE SKIP LOCKED) AS p;
 
--- Jobs that were stored without a key, among the first thousand of each priority, as in `claim_of_none`.
+-- Jobs that were stored without a key, among the first thousand of each priority, as in `claim_of_none`. `IS NOT FALSE` keeps the
+-- planner from reading a whole index of pending jobs for each of them.
 -- name: first_without_key
 SELECT p.priority, p.place, p.id, NULL::bytea, p.options
 FROM (VALUES (0::smallint), (1::smallint), (2::smallint)) AS level (priority)
@@ -250,7 +251,7 @@ CROSS JOIN LATERAL (
     SELECT id, key FROM jobs WHERE state = 1 AND function = $1 AND priority = level.priority ORDER BY place LIMIT 1000) AS old
 CROSS JOIN LATERAL (
     SELECT id, priority, place, options FROM jobs
-    WHERE id = ANY (ARRAY[old.id]) AND state = 1 OFFSET 0 FOR UPDATE SKIP LOCKED) AS p
+    WHERE id = ANY (ARRAY[old.id]) AND (state = 1) IS NOT FALSE OFFSET 0 FOR UPDATE SKIP LOCKED) AS p
 WHERE old.key IS NULL
 LIMIT $2;
 
