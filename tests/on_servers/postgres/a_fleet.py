@@ -171,7 +171,8 @@ class Node:
         return counts
 
     def row(self, counter: int, **values: Any) -> NodeRow:
-        return NodeRow(term=self.term, name=self.name, counter=counter, mail=True, runs=True, pauses=True, payloads=True, **values)
+        reads: dict[str, Any] = {"mail": True, "runs": True, "pauses": True, "payloads": True}
+        return NodeRow(term=self.term, name=self.name, counter=counter, **reads, **values)
 
 
 @contextlib.asynccontextmanager
