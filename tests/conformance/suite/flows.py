@@ -43,6 +43,8 @@ E = TypeVar("E", bound="Event")
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
+MOST_GROUPS = 1000
+"""Groups in which all stored errands are done."""
 DEFINITION = Definition("order", "1", timeout=86_400.0)
 DECISIONS = decision_function("default", "order", "1")
 
@@ -63,8 +65,10 @@ class Flows:
         """Commit a group, and do the errands that it has left to later groups, where all are left to them."""
         outcomes = self.store.group(*operations)
         if self.store.engine.shared and not any(isinstance(one, ops.RunErrands) for one in operations):
+            groups = 1
             while self.run_errands():
-                pass
+                groups += 1
+                assert groups < MOST_GROUPS, "an errand is there once"
         return outcomes
 
     def wait(self, microseconds: int) -> None:
